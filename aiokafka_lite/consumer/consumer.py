@@ -44,9 +44,8 @@ from aiokafka_lite.client.aiokafka_names import (
 )
 from aiokafka_lite.client.arguments import check_text
 from aiokafka_lite.consumer.aiokafka_names import CoordinatorNames, SubscriptionNames
-from aiokafka_lite.consumer.assignment.batches import Block, OpenBatch
+from aiokafka_lite.consumer.assignment.assignment import SubscriptionMode
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
 from aiokafka_lite.consumer.buffer.decode import lend_delivery, make_delivery
 from aiokafka_lite.consumer.caller import as_if_running, running_loop
 from aiokafka_lite.consumer.config import (
@@ -97,7 +96,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.chunk import Record
     from aiokafka_lite.consumer.commits.transactional import DeliveryToCommit
     from aiokafka_lite.consumer.delivery.arrow_gets import ArrowGets
-    from aiokafka_lite.consumer.delivery.batch import BatchScope
+    from aiokafka_lite.consumer.delivery.batch import BatchScope, Block
     from aiokafka_lite.consumer.monitoring.health import Health
     from aiokafka_lite.consumer.positions.leader_requests import FoundOffset
     from aiokafka_lite.consumer.processing.handling import CircuitBreaker, DeadLetter, Retry
@@ -570,7 +569,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             max_records_per_partition: As `poll`.
         """
         # Imported here: most consumers have no use for it.
-        from aiokafka_lite.consumer.delivery.batch import BatchScope
+        from aiokafka_lite.consumer.delivery.batch import BatchScope, OpenBatch
 
         self._engine.owner.check()
         check_max_records(max_records)
@@ -1343,7 +1342,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         docs/monitoring.md lists them. "partitions" and "nodes" are lists of dicts. Names that end
         in _total count since the consumer was created, and keep their values after `stop`.
         """
-        from aiokafka_lite.consumer.monitoring.metrics import measure
+        from aiokafka_lite.consumer.monitoring.health import measure
 
         self._engine.owner.check_now()
 

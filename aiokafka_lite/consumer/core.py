@@ -8,10 +8,10 @@ from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 
 if TYPE_CHECKING:
     from aiokafka_lite._chance import Chance
+    from aiokafka_lite.consumer.assignment.assignment import SubscriptionState
     from aiokafka_lite.consumer.assignment.finished import Finished
     from aiokafka_lite.consumer.assignment.observers import Observers
     from aiokafka_lite.consumer.assignment.reads import Reads
-    from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
     from aiokafka_lite.consumer.assignment.works import Works
     from aiokafka_lite.consumer.buffer.buffer import Buffer
     from aiokafka_lite.consumer.config import ConsumerConfig

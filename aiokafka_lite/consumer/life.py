@@ -18,10 +18,10 @@ from aiokafka_lite._chance import Chance
 from aiokafka_lite._compat import override
 from aiokafka_lite._tasks import Event
 from aiokafka_lite.client.life import OVER, WITH_PARTS, Life, Owner, Stage
+from aiokafka_lite.consumer.assignment.assignment import SubscriptionState
 from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Buffer

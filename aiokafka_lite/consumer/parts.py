@@ -29,15 +29,14 @@ from aiokafka_lite.client.arguments import authenticator
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.cluster import Cluster, ignore_moves
 from aiokafka_lite.client.config import DEFAULT_MAX_FRAME_BYTES
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
+from aiokafka_lite.consumer.assignment.assignment import SubscriptionMode
 from aiokafka_lite.consumer.assignment.work import in_words
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.fetching.sources import Sources
 from aiokafka_lite.consumer.membership.none import NoGroup
 from aiokafka_lite.consumer.positions.leader_requests import OffsetLookup
-from aiokafka_lite.consumer.positions.resolver import PositionResolver
+from aiokafka_lite.consumer.positions.resolver import LogEnds, PositionResolver, Watchdog
 from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
-from aiokafka_lite.consumer.positions.watchdog import LogEnds, Watchdog
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     IllegalStateError,

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from aiokafka_lite.producing.own_batch import BatchedRecord, OwnBatch
+from aiokafka_lite.producing.batch import BatchedRecord, OwnBatch
 from aiokafka_lite.producing.producer import AIOKafkaProducer, TransactionBlock
 
 __all__ = ["AIOKafkaProducer", "BatchedRecord", "OwnBatch", "TransactionBlock"]

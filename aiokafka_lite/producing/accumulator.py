@@ -31,13 +31,14 @@ from aiokafka_lite.producing.batch import (
     RECORD_OVERHEAD_BYTES,
     BatchState,
     Headers,
+    OwnBatch,
+    OwnReceipt,
     ProducerBatch,
     Receipt,
     Tell,
     record_size_bound,
 )
 from aiokafka_lite.producing.config import AnyProducerConfig, Partitioner
-from aiokafka_lite.producing.own_batch import OwnBatch, OwnReceipt
 from aiokafka_lite.producing.partition_queue import PartitionQueue
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.records.partitioner import partition_for_key

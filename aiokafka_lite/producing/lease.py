@@ -23,10 +23,9 @@ from aiokafka_lite.errors import (
     UnknownTopicOrPartitionError,
     for_code,
 )
-from aiokafka_lite.producing.batch import Headers, Output
+from aiokafka_lite.producing.batch import Headers, Output, check_partition, check_timestamp
 from aiokafka_lite.producing.engine import ProducerEngine
 from aiokafka_lite.producing.group_offsets import DeliveryInTransaction
-from aiokafka_lite.producing.own_batch import check_partition, check_timestamp
 from aiokafka_lite.producing.transactions import Transactions
 from aiokafka_lite.structs import RecordMetadata
 

@@ -31,7 +31,7 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.producing.accumulator import NO_HEADERS
 from aiokafka_lite.producing.aiokafka_names import SenderNames, TransactionNames, choose_partition
-from aiokafka_lite.producing.batch import Output
+from aiokafka_lite.producing.batch import Output, OwnBatch, check_partition, check_timestamp
 from aiokafka_lite.producing.config import ProducerConfig
 from aiokafka_lite.producing.engine import ProducerEngine, ProducerLife
 from aiokafka_lite.producing.group_offsets import (
@@ -41,7 +41,6 @@ from aiokafka_lite.producing.group_offsets import (
     named_offsets,
 )
 from aiokafka_lite.producing.lease import ProducerLease
-from aiokafka_lite.producing.own_batch import OwnBatch, check_partition, check_timestamp
 from aiokafka_lite.producing.transactions import ProducerTransaction, Transactions
 from aiokafka_lite.structs import (
     ConsumerGroupMetadata,

@@ -26,7 +26,7 @@ from aiokafka_lite.consumer.positions.leader_requests import (
     FoundOffset,
     OffsetLookup,
 )
-from aiokafka_lite.consumer.positions.watchdog import STALE_S, LogEnds
+from aiokafka_lite.consumer.positions.resolver import STALE_S, LogEnds
 from aiokafka_lite.errors import (
     ClientClosedError,
     CoordinatorNotAvailableError,

@@ -10,7 +10,7 @@ import pytest
 
 from aiokafka_lite.consumer.commits import pending
 from aiokafka_lite.consumer.commits.pending import CommitState
-from aiokafka_lite.consumer.processing import breaker, job
+from aiokafka_lite.consumer.processing import attempts, job
 from aiokafka_lite.consumer.processing.attempts import BreakerState
 from aiokafka_lite.consumer.processing.job import Job, JobState
 
@@ -20,7 +20,7 @@ Moves = Mapping[enum.Enum, frozenset[enum.Enum]]
 @pytest.mark.parametrize(
     ("moves", "first", "final"),
     [
-        (breaker.MOVES, BreakerState.CLOSED, set()),
+        (attempts.MOVES, BreakerState.CLOSED, set()),
         (job.MOVES, JobState.LISTED, {JobState.DEAD}),
         (pending.MOVES, CommitState.MADE, {CommitState.PUT_OFF}),
     ],

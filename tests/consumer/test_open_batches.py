@@ -9,9 +9,8 @@ from typing import Any, cast
 import pytest
 
 from aiokafka_lite._transaction import LATEST, BlockInTransaction
-from aiokafka_lite.consumer.assignment.batches import OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.delivery.batch import Batch, BatchScope
+from aiokafka_lite.consumer.delivery.batch import Batch, BatchScope, OpenBatch
 from aiokafka_lite.errors import (
     BatchRevokedError,
     CommitFailedError,

@@ -14,8 +14,8 @@ from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.consumer.monitoring.diagnosis import Cause
 from aiokafka_lite.consumer.monitoring.health import LONG_STANDSTILL_S
-from aiokafka_lite.consumer.positions import watchdog
-from aiokafka_lite.consumer.positions.watchdog import STALE_S, TICK_S
+from aiokafka_lite.consumer.positions import resolver
+from aiokafka_lite.consumer.positions.resolver import STALE_S, TICK_S
 from aiokafka_lite.processing import CircuitBreaker, DeadRecord, Retry
 from aiokafka_lite.protocol.messages.offsets import ListOffsetsRequest
 from aiokafka_lite.structs import ConsumerRecord
@@ -374,7 +374,7 @@ async def test_nobody_is_asked_for_the_end_of_a_log_that_a_fetch_waits_at(broker
 async def test_very_many_ends_are_asked_for_some_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watchdog, "MOST_ASKED", 2)
+    monkeypatch.setattr(resolver, "MOST_ASKED", 2)
     async with Broker() as broker:
         broker.create_topic("t", 5)
         async with consumer_of(broker, "t", group_id="g") as consumer:

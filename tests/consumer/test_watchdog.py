@@ -13,8 +13,8 @@ from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.config import LATEST_TIMESTAMP, ConsumerConfig
-from aiokafka_lite.consumer.positions import watchdog
-from aiokafka_lite.consumer.positions.watchdog import LONG_S, STALE_S, LogEnds, Watchdog
+from aiokafka_lite.consumer.positions import resolver
+from aiokafka_lite.consumer.positions.resolver import LONG_S, STALE_S, LogEnds, Watchdog
 from aiokafka_lite.errors import NotLeaderForPartitionError
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside, tuning
@@ -77,7 +77,7 @@ class Looked:
     """A watchdog that looks every second at five partitions, and what it asks of others."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(watchdog, "TICK_S", 1.0)
+        monkeypatch.setattr(resolver, "TICK_S", 1.0)
         self.state = State()
         self.state.assign_from_user(TopicPartition("t", number) for number in range(5))
         self.cursors = list(self.state.assignment.values())
@@ -182,7 +182,7 @@ async def test_a_partition_stands_still_while_its_first_unfinished_offset_is_the
 async def test_very_many_partitions_are_looked_at_some_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watchdog, "MOST_AT_ONCE", 2)
+    monkeypatch.setattr(resolver, "MOST_AT_ONCE", 2)
     looked = Looked(monkeypatch)
     first, fresh, gone, second, third = looked.cursors
     looked.state.pause(first)

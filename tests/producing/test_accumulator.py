@@ -23,11 +23,11 @@ from aiokafka_lite.producing.accumulator import Accumulator
 from aiokafka_lite.producing.batch import (
     RECORD_OVERHEAD_BYTES,
     Headers,
+    OwnBatch,
     ProducerBatch,
     ProducerIdAndEpoch,
 )
 from aiokafka_lite.producing.config import ProducerConfig
-from aiokafka_lite.producing.own_batch import OwnBatch
 from aiokafka_lite.producing.partition_queue import TIMER_SLACK_S, PartitionQueue
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.records.codec import Codec

@@ -11,14 +11,16 @@ import pytest
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.producing.batch import (
     BATCH_OVERHEAD_BYTES,
+    MAX_TIMESTAMP_MS,
     RECORD_OVERHEAD_BYTES,
     Headers,
+    OwnBatch,
+    OwnReceipt,
     ProducerBatch,
     ProducerIdAndEpoch,
     Tell,
     record_size_bound,
 )
-from aiokafka_lite.producing.own_batch import MAX_TIMESTAMP_MS, OwnBatch, OwnReceipt
 from aiokafka_lite.records import read_header
 from aiokafka_lite.records.codec import Codec
 from aiokafka_lite.structs import RecordMetadata, TopicPartition

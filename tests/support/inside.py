@@ -33,7 +33,7 @@ from aiokafka_lite.consumer.membership.classic.membership import ClassicMembersh
 from aiokafka_lite.consumer.monitoring.diagnosis import Cause, diagnose
 from aiokafka_lite.consumer.monitoring.health import Health, examine
 from aiokafka_lite.consumer.parts import Running
-from aiokafka_lite.consumer.positions.watchdog import Watchdog
+from aiokafka_lite.consumer.positions.resolver import Watchdog
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.events import ConsumerEvent
 from aiokafka_lite.producing import AIOKafkaProducer

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 from aiokafka_lite._chance import Chance
 from aiokafka_lite._compat import override
+from aiokafka_lite.consumer.assignment.assignment import SubscriptionState
 from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
 from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.core import Core

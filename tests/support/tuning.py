@@ -13,7 +13,7 @@ from aiokafka_lite.consumer.buffer import decode
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.fetching import leader_search, source, sources
 from aiokafka_lite.consumer.monitoring import health
-from aiokafka_lite.consumer.positions import watchdog
+from aiokafka_lite.consumer.positions import resolver
 from aiokafka_lite.records import pieces, record_set, scratch
 
 
@@ -79,7 +79,7 @@ def doubt_leaders_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def watch_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the watchdog look fifty times a second."""
-    monkeypatch.setattr(watchdog, "TICK_S", 0.02)
+    monkeypatch.setattr(resolver, "TICK_S", 0.02)
 
 
 class WatchedBudget(ByteBudget):

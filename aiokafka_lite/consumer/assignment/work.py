@@ -1,7 +1,7 @@
 """Defines Work, records whose completion is not implied by the next read, and DeliveredRecords.
 
-A work is an open batch (batches.py), the records of `consumer.run`'s handlers, or records that wait
-for acknowledgement (processing/). Rebalances and stops wait for it until a limit.
+A work is an open batch (delivery/batch.py), the records of `consumer.run`'s handlers, or records
+that wait for acknowledgement (processing/). Rebalances and stops wait for it until a limit.
 
 A delivery is returned records as a value. Rebalances run in the background, so positions and
 generation may be of another assignment by the time of a commit. A transaction names records by

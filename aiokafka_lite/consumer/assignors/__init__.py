@@ -9,8 +9,10 @@ from aiokafka_lite.consumer.assignors.abstract import (
     LearnsGeneration,
     RebalanceProtocol,
 )
-from aiokafka_lite.consumer.assignors.range import RangePartitionAssignor
-from aiokafka_lite.consumer.assignors.roundrobin import RoundRobinPartitionAssignor
+from aiokafka_lite.consumer.assignors.stateless import (
+    RangePartitionAssignor,
+    RoundRobinPartitionAssignor,
+)
 
 __all__ = [
     "AbstractPartitionAssignor",

@@ -33,6 +33,7 @@ from aiokafka_lite.client.offset_commits import (
     commit_request,
     commit_results,
 )
+from aiokafka_lite.consumer.assignment.assignment import SubscriptionMode, of_another_log
 from aiokafka_lite.consumer.assignment.cursor import (
     NO_EPOCH,
     NO_IDS,
@@ -40,9 +41,7 @@ from aiokafka_lite.consumer.assignment.cursor import (
     Cursor,
 )
 from aiokafka_lite.consumer.assignment.finished_ranges import is_ours, shortened, united
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode, of_another_log
 from aiokafka_lite.consumer.commits.auto_commit import AutoCommit
-from aiokafka_lite.consumer.commits.confirmed import ConfirmedTopics
 from aiokafka_lite.consumer.commits.pending import CommitKind, CommitState, PendingCommit
 from aiokafka_lite.consumer.commits.requests import (
     FetchedOffset,
@@ -57,7 +56,7 @@ from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.protocol import NO_IDENTITY, Identity, Offsets
 from aiokafka_lite.consumer.membership.recovery import Recovery, is_about_the_group, recovery_for
 from aiokafka_lite.consumer.membership.stateful import GroupMember
-from aiokafka_lite.consumer.positions.topic_changes import is_gone
+from aiokafka_lite.consumer.positions.topic_changes import ConfirmedTopics, is_gone
 from aiokafka_lite.errors import (
     CommitFailedError,
     IllegalOperation,

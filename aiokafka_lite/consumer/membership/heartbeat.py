@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from typing import Final, Generic, TypeVar
 
 from aiokafka_lite._compat import Never
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionState
+from aiokafka_lite.consumer.assignment.assignment import SubscriptionState
 from aiokafka_lite.consumer.events import LogLimit
 from aiokafka_lite.consumer.gate import Gate, Hold
 from aiokafka_lite.consumer.membership.heartbeat_thread import (

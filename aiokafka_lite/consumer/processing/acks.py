@@ -21,13 +21,13 @@ from aiokafka_lite._compat import override
 from aiokafka_lite._record_py import RECEIPT
 from aiokafka_lite._transaction import BegunTransaction
 from aiokafka_lite.client.backoff import delay_after
-from aiokafka_lite.consumer.assignment.batches import Block
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range
 from aiokafka_lite.consumer.assignment.work import DeliveredRecords, Processing, spans_of
 from aiokafka_lite.consumer.assignment.works import Works
 from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk
 from aiokafka_lite.consumer.core import Core
+from aiokafka_lite.consumer.delivery.batch import Block
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
 from aiokafka_lite.consumer.processing.allowance import OneByOne

@@ -14,12 +14,12 @@ from aiokafka_lite._tasks import TaskScope, sleep_before
 from aiokafka_lite.client.offset_commits import OffsetToCommit, TopicIds, commit_request
 from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.consumer.commits.commits import commit_error_code
-from aiokafka_lite.consumer.commits.confirmed import CONFIRMED_S, ConfirmedTopics
 from aiokafka_lite.consumer.commits.pending import CommitKind, PendingCommit
 from aiokafka_lite.consumer.commits.requests import fetch_error_code, fetch_request
 from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.protocol import NO_IDENTITY, Identity
+from aiokafka_lite.consumer.positions.topic_changes import CONFIRMED_S, ConfirmedTopics
 from aiokafka_lite.errors import (
     ClientClosedError,
     CommitFailedError,

@@ -13,7 +13,7 @@ import pytest
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.client.view import ClusterView, Node, PartitionView, TopicView
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.assignment.subscription import have_changed, known_of
+from aiokafka_lite.consumer.assignment.assignment import have_changed, known_of
 from aiokafka_lite.consumer.assignors import (
     AbstractPartitionAssignor,
     ConsumerProtocolMemberMetadata,

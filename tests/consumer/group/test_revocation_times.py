@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from aiokafka_lite._tasks import Event
-from aiokafka_lite.consumer.assignment.batches import OpenBatch
 from aiokafka_lite.consumer.assignment.cursor import Range
 from aiokafka_lite.consumer.config import HOLD_MARGIN, ConsumerConfig
+from aiokafka_lite.consumer.delivery.batch import OpenBatch
 from aiokafka_lite.consumer.membership.handover import Handover, ListenerCalls
 from aiokafka_lite.consumer.membership.protocol import Offsets, Surroundings
 from aiokafka_lite.consumer.membership.stateful import GroupMember

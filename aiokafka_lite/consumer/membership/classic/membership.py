@@ -12,12 +12,12 @@ from typing import TypeAlias
 from aiokafka_lite._compat import Never
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.view import ClusterView
-from aiokafka_lite.consumer.assignment.observers import Departure
-from aiokafka_lite.consumer.assignment.subscription import (
+from aiokafka_lite.consumer.assignment.assignment import (
     SharedOut,
     SubscriptionMode,
     have_changed,
 )
+from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
 from aiokafka_lite.consumer.membership.classic.member import Member, MemberState

@@ -12,7 +12,7 @@ from aiokafka_lite._compat import timeout
 from aiokafka_lite._threads import compute
 from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.view import ClusterView, TopicsOfCluster
-from aiokafka_lite.consumer.assignment.subscription import SharedOut, known_of
+from aiokafka_lite.consumer.assignment.assignment import SharedOut, known_of
 from aiokafka_lite.consumer.assignors import (
     AbstractPartitionAssignor,
     Assignor,

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Final
 
 from aiokafka_lite._compat import Never
+from aiokafka_lite.consumer.assignment.assignment import SubscriptionMode
 from aiokafka_lite.consumer.assignment.observers import Departure
-from aiokafka_lite.consumer.assignment.subscription import SubscriptionMode
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.grouped import (
     LEAVE_MAX_S,
