@@ -1,25 +1,7 @@
 """Holds and errors: whether reads may return records, and the error that the next read raises.
 
-Reads wait while there is a **hold**. Its owner ends it, independent of other holds:
-
-    LISTENER  membership: until the listener of a new assignment has returned
-    CUT_OFF   the lease: no heartbeat response for a session timeout, so others may own the
-              partitions; until a response, or their revocation
-    LOST      a response reported that the group has removed this member; until the group task,
-              which it wakes, has revoked the partitions
-
-A read raises the first of these **errors**:
-
-    refusal   the consumer is not running (life.py): every read, until that changes
-    death     a background task has failed: every read, until the stop
-    untold    the listener did not finish taking partitions: every read, until it is called again
-              or they are revoked
-    posted    an error that membership, commits or positions could not settle: one read each
-    listener  the rebalance listener raised: one `poll`, no other read
-
-Partitions' errors are in the buffer after their records.
-
-While `is_troubled` is false, only holds apply.
+Each hold has an owner, which ends it. docs/design.md lists holds and errors. While `is_troubled` is
+false, only holds apply.
 """
 
 from __future__ import annotations
@@ -44,11 +26,7 @@ class Hold(enum.Enum):
 
 
 class Gate:
-    """Holds and errors of one consumer's reads.
-
-    Args:
-        note_raised: Called with each posted error just before a read raises it.
-    """
+    """Holds and errors of reads. `note_raised` is called before a posted error is raised."""
 
     def __init__(self, note_raised: Callable[[BaseException], None]) -> None:
         # Written only here; replaced, never changed.

@@ -1,11 +1,4 @@
-"""A consumer's engine: its state, its stages (client/life.py), and what the stages mean for reads.
-
-    STARTING   `start` connects, looks topics up and joins the group
-    FINISHING  `stop` waits for unfinished records. Reads return none, everything else continues
-    STOPPING   `stop` commits, leaves the group and disconnects
-
-From STARTING to DEAD there are parts that talk to brokers (parts.py).
-"""
+"""A consumer's engine: its state, its stages (client/life.py), and their effect on reads."""
 
 from __future__ import annotations
 

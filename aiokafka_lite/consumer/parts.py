@@ -1,14 +1,8 @@
 """The parts of a consumer between start and stop: everything that needs brokers, and the tasks.
 
-The scopes of the tasks, in the order in which they are stopped:
-
-    fetch        one per leader (fetching/)
-    positions    the position resolver (positions/)
-    group        group, heartbeat, listener, auto-commit (membership/, commits/)
-    cluster      metadata refresh, connections (client/)
-
-A step of a stop that fails or hangs does not prevent the next ones. At the end every task is
-cancelled and every socket closed, without an await, so that no cancellation can interfere.
+Their scopes are stopped in the order of SCOPE_NAMES (docs/design.md). A step of a stop that fails
+or hangs does not prevent the next ones. At the end every task is cancelled and every socket closed,
+without an await, so that no cancellation can interfere.
 """
 
 from __future__ import annotations

@@ -91,10 +91,7 @@ class KnownTopic:
         return is_back or count < len(self.queues)
 
     def stick(self, size_bytes: int, enough_bytes: int) -> int:
-        """Return the partition for a record without a key.
-
-        It stays the same for as many bytes as a batch holds (KIP-794, without its weights).
-        """
+        """Return the partition for a record without a key: the same for a batch's bytes."""
         if self._sticky_bytes >= enough_bytes:
             self.unstick()
         self._sticky_bytes += size_bytes
@@ -394,11 +391,7 @@ class Accumulator:
     async def in_turn(
         self, append: Callable[[], asyncio.Future[RecordMetadata] | None], deadline: float
     ) -> asyncio.Future[RecordMetadata]:
-        """Wait for memory in the order of the calls, then append a record and return its future.
-
-        Raises:
-            KafkaTimeoutError: It does not fit at the deadline.
-        """
+        """Append a record once there is memory, in the order of calls, or at last time out."""
         # It keeps its place until the end.
         place = [self._loop.create_future()]
         if self._linger_s and not self._room:

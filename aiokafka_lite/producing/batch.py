@@ -362,9 +362,7 @@ class OwnBatch:
 
         Args:
             timestamp: Milliseconds since the epoch, 0 or more. None is the current time.
-            key: As in `AIOKafkaProducer.send`.
-            value: As in `AIOKafkaProducer.send`.
-            headers: As in `AIOKafkaProducer.send`.
+            key, value, headers: As in `AIOKafkaProducer.send`.
 
         Raises:
             TypeError, ValueError: As `AIOKafkaProducer.send`.
@@ -400,15 +398,11 @@ class OwnBatch:
         return len(self._rows)
 
     def rows(self) -> Iterator[Row]:
-        """Return the serialized records."""
         return iter(self._rows)
 
 
 class OwnReceipt:
-    """The future of an `OwnBatch`, whose records may be sent in several batches.
-
-    Its result is the first record's offset, or the first error.
-    """
+    """The future of an `OwnBatch`: the first record's offset, or the first error of its batches."""
 
     def __init__(
         self, future: asyncio.Future[RecordMetadata], batch: OwnBatch, *, is_quiet: bool

@@ -141,13 +141,10 @@ class CoordinatorClient:
         retriable: tuple[type[KafkaError], ...] = (),
         prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> R:
-        """Send a request until the response has no retriable error, or until the deadline.
+        """Send a request until the response has no retriable error, or raise KafkaTimeoutError.
 
         `request` creates the request of each attempt, and `prepare` checks before each retry
         whether it may be made. Errors in `retriable` are retried, too.
-
-        Raises:
-            KafkaTimeoutError: The deadline passed. The cause is the last error.
         """
         loop = asyncio.get_running_loop()
         started_at = loop.time()
@@ -214,8 +211,7 @@ class CoordinatorClient:
 def _may_have_moved(error: KafkaError) -> bool:
     """Whether another node may be the coordinator: also after a temporary error of the client.
 
-    Such an error is a lost connection, a garbled response, which ends the connection, or a token
-    provider's failure. If the request was sent, it may have been handled.
+    If the request was sent, it may have been handled.
     """
     if isinstance(error, BrokerResponseError):
         return isinstance(error, MOVED)

@@ -1,8 +1,4 @@
-"""The parts of a producer between start and stop, and the error when it cannot send.
-
-Tasks, all in one scope: metadata refresh (client/), one per leader without a connection
-(sender.py), new producer ids, and those of transactions (transactions.py).
-"""
+"""The parts of a producer between start and stop, and the error when it cannot send."""
 
 from __future__ import annotations
 
@@ -114,10 +110,7 @@ class ProducerLife(Life["ProducerEngine"]):
 
 
 class ProducerEngine:
-    """The parts of a producer that need brokers, from `start` to `stop` (client/life.py).
-
-    `on_end` is called when a lent producer fails or is stopped.
-    """
+    """The parts that need brokers; `on_end` is called when a lent producer fails or is stopped."""
 
     def __init__(
         self,
@@ -370,9 +363,8 @@ class ProducerEngine:
     ) -> asyncio.Future[RecordMetadata]:
         """Append a record or a batch, once the metadata have its topic and there is room.
 
-        Raises: the errors of `append` and `until_known`, and
-            KafkaTimeoutError: There was no room in time.
-            IllegalArgumentError: The record is larger than the buffer memory.
+        Raises the errors of `append` and `until_known`, KafkaTimeoutError, and IllegalArgumentError
+        for a record that is larger than the buffer memory.
         """
         limit_s = self.config.request_timeout_s
         deadline = self._loop.time() + limit_s
@@ -406,8 +398,7 @@ class ProducerEngine:
             ProducerClosed: The producer was stopped during the wait.
             UnknownTopicOrPartitionError: The topic is missing after the limit, or the partition
                 after one refresh.
-            KafkaTimeoutError: Within the limit, no broker returned whether the topic exists, or
-                the topic has no leader.
+            KafkaTimeoutError: No broker returned a leader, or that there is no topic.
             KafkaError: The client may not write to the topic, or its name is not allowed.
         """
         check_text("a topic's name", topic)

@@ -59,10 +59,9 @@ class DeliveryInTransaction(Protocol):
         """Deliveries of one source are joined."""
 
     def enlist(self, transaction: BegunTransaction, *, is_stored: bool = False) -> None:
-        """Let a transaction decide the outcome of the records, even after the end of their blocks.
+        """Let a transaction decide on the records, or raise AutoCommitError.
 
-        `is_stored`: the group gets the offsets before its end. Raises AutoCommitError if
-        auto-commit may commit them.
+        `is_stored`: the group gets the offsets before the transaction's end.
         """
 
     def join(self, other: Self) -> None: ...
@@ -76,12 +75,7 @@ class DeliveryInTransaction(Protocol):
         """Raise CommitFailedError if a topic was recreated, for requests with topic names."""
 
     def to_commit(self) -> tuple[ConsumerGroupMetadata, DecidedOffsets]:
-        """Return the member and the offsets to commit.
-
-        Raises:
-            CommitFailedError: Partitions were revoked since.
-            KafkaError: The offsets cannot express which records are finished.
-        """
+        """Return the member and the offsets, or raise CommitFailedError after a revocation."""
 
     def refused(self, error: KafkaError) -> None: ...
 

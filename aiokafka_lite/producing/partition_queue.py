@@ -124,11 +124,7 @@ class PartitionQueue:
         return batch if batch.due_at <= now else None
 
     def send(self, batch: ProducerBatch, identity: ProducerIdAndEpoch) -> None:
-        """Note that the batch from `next_batch` is sent now.
-
-        A batch without a sequence gets one, of the earlier producer if batches of it are
-        unfinished.
-        """
+        """Note that the batch from `next_batch` is sent now, with a sequence."""
         if batch.state is BatchState.TO_RETRY:
             self.retry_count -= 1
         else:

@@ -114,12 +114,7 @@ MOVES: Final[Mapping[TransactionStage, frozenset[TransactionStage]]] = {
 
 
 class ProducerTransaction:
-    """One transaction, from its beginning to its end. One writer: `Transactions`.
-
-    Attributes:
-        is_committed: False once it cannot be committed any more. None: unknown.
-        is_being_committed: Whether EndTxn was sent to commit it.
-    """
+    """One transaction, written by `Transactions`. `is_committed` is None while that is unknown."""
 
     def __init__(self) -> None:
         self.is_committed: bool | None = None
@@ -151,10 +146,7 @@ class ProducerTransaction:
 
 
 class Transactions:
-    """The transactions of a producer, one after the other. One writer: its methods.
-
-    `on_change` is called after a change of the state, `fail` sets the producer's fatal error.
-    """
+    """The transactions of a producer, one after the other. `fail` sets its fatal error."""
 
     def __init__(
         self,
@@ -247,10 +239,7 @@ class Transactions:
             raise self.explained(error_class(error_class.description), what)
 
     def explained(self, error: KafkaError, what: str) -> KafkaError:
-        """Return a broker's error with its meaning for transactions, and the remedy.
-
-        The two codes for a fenced producer become one error.
-        """
+        """Return a broker's error with its meaning for transactions, and the remedy."""
         failed = f"{what} a transaction of {self._id!r} failed"
         timeout_ms = self._config.transaction_timeout_ms
         if isinstance(error, FENCED):
@@ -305,12 +294,7 @@ class Transactions:
         return error
 
     def require(self, transaction: ProducerTransaction | None) -> None:
-        """Check that this transaction is the current one and still takes records.
-
-        Raises:
-            IllegalOperation: It has ended, or has not begun.
-            TransactionAbortableError: It has to be aborted.
-        """
+        """Raise IllegalOperation if it is not open, TransactionAbortableError if it is broken."""
         if transaction is None or transaction is not self.current:
             raise IllegalOperation(
                 "Can't send messages while not in transaction: this transaction has ended, so "
@@ -564,10 +548,7 @@ class Transactions:
             await _outlast(self.begin_abort())
 
     def abandon(self) -> None:
-        """Abort the transaction in the background, unless EndTxn was sent to commit it.
-
-        If the producer or the event loop ends, the coordinator aborts it later.
-        """
+        """Abort the transaction in the background, unless EndTxn was sent to commit it."""
         ending, transaction = self.ending, self.current
         # A commit whose record was lost is BROKEN.
         is_committing = ending is not None and self.state in (_S.COMMITTING, _S.BROKEN)

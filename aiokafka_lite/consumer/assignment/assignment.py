@@ -95,13 +95,9 @@ class Assignment:
 
         An assigned partition starts from its committed offset, also if it is in both sets. If the
         application moved or paused it since its revocation began, it starts paused, and if the
-        assignment is unbroken, from the new position.
+        assignment is unbroken (no other member can have had it meanwhile), from the new position.
 
-        Args:
-            revoke: Those that are not assigned are ignored.
-            assign: Those that are assigned and not revoked are ignored.
-            topic_ids: Of partitions that are assigned by topic id.
-            is_unbroken: No other member can have had the partitions that are in both sets.
+        `topic_ids` are those of partitions that are assigned by topic id.
         """
         self._reads.settle()
         wanted = frozenset(assign)
@@ -160,10 +156,7 @@ class Assignment:
         self._observers.partition_changed(partition)
 
     def seek(self, partition: Cursor, offset: int) -> None:
-        """Move the position for the application, and drop buffered and requested records.
-
-        The latest returned records stay unprocessed until the next read.
-        """
+        """Move the position. The latest returned records stay unprocessed until the next read."""
         self.start_at(partition, offset, is_asked_for=True)
         partition.keep_sought()
 
@@ -196,11 +189,7 @@ class Assignment:
         *,
         is_asked_for: bool = False,
     ) -> None:
-        """Set a position that was requested or looked up; see `Cursor.start_at`.
-
-        `is_asked_for`: the application did so, and records that were finished before are returned,
-        too.
-        """
+        """Set a position that was found, or `is_asked_for` and returns finished records, too."""
         with self._without_records(partition):
             search = partition.search
             if not is_asked_for and search is not None and search.is_first:
@@ -217,10 +206,7 @@ class Assignment:
             self._reads.settle_progress(partition)
 
     def request_reset(self, partition: Cursor, timestamp: int, *, reason: str = "") -> None:
-        """Look up a new position by ListOffsets with `timestamp`.
-
-        An event reports the `reason`, if there is one. Otherwise the application requested it.
-        """
+        """Look up a position by ListOffsets, for a reason to report, or for the application."""
         with self._without_records(partition):
             if reason and partition.search is not None and partition.search.is_first:
                 partition.forget_undecided()
@@ -237,10 +223,7 @@ class Assignment:
             partition.forget_log(topic_id)
 
     def return_to_committed(self, cursors: Iterable[Cursor]) -> None:
-        """Read from the committed offsets again, because a commit's outcome is unknown.
-
-        Records being processed cannot be finished any more.
-        """
+        """Read from the committed offsets again, because a commit's outcome is unknown."""
         for cursor in cursors:
             if cursor.is_assigned:
                 with self._without_records(cursor):
@@ -254,10 +237,7 @@ class Assignment:
                 self._reads.settle_progress(cursor)
 
     def request_validation(self, partition: Cursor) -> None:
-        """Fetch no more until the leader's log confirms position and finished ranges (KIP-320).
-
-        Buffered records may be of a truncated log.
-        """
+        """Fetch no more until the leader's log confirms position and finished ranges (KIP-320)."""
         with self._without_records(partition):
             partition.await_validation()
 
@@ -463,10 +443,7 @@ class SubscriptionState(Assignment):
                 )
 
     def is_of_earlier_assignment(self, tp: TopicPartition, offset: int) -> bool:
-        """Whether an offset can only mean records that another member may have had since.
-
-        Manually assigned partitions belong to no member.
-        """
+        """Whether an offset can only mean records that another member may have had since."""
         return self.mode is not SubscriptionMode.ASSIGNED and self._is_of_before(
             self._handed_out_earlier, tp, offset
         )
@@ -510,8 +487,7 @@ def known_of(view: ClusterView, topics: Iterable[str], *, with_racks: bool) -> S
 def have_changed(shared_out: SharedOut, view: ClusterView) -> bool:
     """Whether partitions were added, removed or moved to other racks since the assignment.
 
-    Missing metadata of a topic, as in a leader election, and missing racks count as unchanged. A
-    topic that brokers call unknown was deleted.
+    Missing metadata, and missing racks, count as unchanged. A topic called unknown was deleted.
     """
     for topic, count in shared_out.counts.items():
         now = _count(view, topic)

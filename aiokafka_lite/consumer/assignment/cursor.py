@@ -1,26 +1,11 @@
 """A cursor is one assigned partition: its position, its buffered records and its place.
 
-The place has one keeper, which alone moves the cursor on:
-
-============  ============================  =======================================
-place         meaning                       keeper, and the next move
-============  ============================  =======================================
-UNPOSITIONED  position unknown (`search`)   positions/: it is found, or a seek
-READY         the next request may lend it  its source: the request lends it
-IN_FLIGHT     has a `loan`                  its source: a response, or a recall
-BACKING_OFF   not fetched until `retry_at`  its source: the back-off ends
-FULL          enough is buffered            the buffer: a read takes some
-FAILED        an error follows its records  the buffer: a read raises it; a seek
-============  ============================  =======================================
-
-A cursor that `is_paused` or `is_withheld`, in any place, is not lent, and its records are withheld.
-They are also withheld while it `has_enough`: the application has to finish some first.
+docs/design.md describes the places. Each has one keeper, which alone moves the cursor on. A cursor
+that `is_paused` or `is_withheld`, in any place, is not lent, and its records are withheld. They are
+also withheld while it `has_enough`: the application has to finish some first.
 
 A response counts only while the cursor has the loan or search of its request. A seek, a reset and a
 revocation end both. A cursor notifies its source of each move.
-
-`position` is the next offset to return, `fetched` the next to fetch; records between them are
-buffered.
 
 All changes are synchronous. Each field has one writer (tests/consumer/test_one_writer.py): this
 module, except for `corrupt_at` (decode.py) and `preferred_replica` (replicas.py). Changes that
@@ -196,10 +181,7 @@ class Range(NamedTuple):
 
 
 class Truncation:
-    """The next truncation of a log; when it has happened, it links to the following one.
-
-    Batches and commits hold the one that is next when they begin.
-    """
+    """The next truncation of a log, for batches and commits. Later it links to the next one."""
 
     __slots__ = ("end_offset", "later")
 
@@ -500,8 +482,7 @@ class Cursor:
     def committed(self) -> OffsetAndMetadata | None:
         """The latest known committed offset of the present log.
 
-        An offset of another leader epoch belongs to truncated records. It is committed again, in
-        the epoch of their replacements.
+        One of another leader epoch belongs to truncated records, and is committed again.
         """
         committed = self._committed
         if committed is None:
@@ -722,10 +703,7 @@ class Cursor:
 
     # --- Returned records -----------------------------------------------------------------
     def advance(self, next_position: int, epochs: Epochs) -> None:
-        """Move the position behind records that are returned or skipped.
-
-        `epochs` are those of the opened batches; some batches may lie behind the position.
-        """
+        """Move the position behind records of these batches that are returned or skipped."""
         if epochs and epochs[-1][1] != self.leader_epoch:
             self._note_epochs(next_position, epochs)
         self.position = next_position
@@ -783,10 +761,7 @@ class Cursor:
         self.undecided = former.undecided
 
     def forget_undecided(self) -> None:
-        """Drop undecided records of the previous assignment, which are returned again.
-
-        Their transactions can no longer commit them.
-        """
+        """Drop undecided records of the previous assignment: none can be committed any more."""
         self.undecided = NOTHING
 
     def decided_to(self, offset: int, besides: BegunTransaction | None = None) -> int:
@@ -872,10 +847,7 @@ class Cursor:
         return search is not None and search.sought is Sought.COMMITTED and not search.is_first
 
     def finished_epoch(self, progress: Progress) -> int:
-        """Return the newest leader epoch of finished records after the first unfinished one.
-
-        A seek does not change it.
-        """
+        """Return the newest leader epoch of finished records after the first unfinished one."""
         last = progress.last_finished
         before = NO_EPOCH if last is None else self.epoch_before(last + 1)
         return max(progress.ahead_epoch, before)

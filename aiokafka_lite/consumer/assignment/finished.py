@@ -83,10 +83,7 @@ class Finished:
         return self.to_commit(cursor, cursor.decided_to(offset), cursor.progress)
 
     def start_to_commit(self, cursor: Cursor, start: int) -> OffsetAndMetadata | None:
-        """Return a start that a search found, with the ranges finished behind it.
-
-        None: uncommitted records before it may still be processed.
-        """
+        """Return a found start with finished ranges, unless records before it are in work."""
         self._reads.settle()
         is_open = self._reads.is_in_hand(cursor) or cursor.decided_to(start) < start
         if is_open and cursor.has_uncommitted(start):
@@ -160,9 +157,8 @@ class Finished:
     ) -> tuple[dict[TopicPartition, OffsetAndMetadata], set[TopicPartition]]:
         """Count as processed the offsets that the application commits by name.
 
-        During `consumer.run` this finishes only records of the current task, since other handlers
-        have records before the offset. Returns the offsets to commit, and the partitions whose
-        offset is exactly the named one.
+        During `consumer.run` this finishes only records of the current task. Returns the offsets to
+        commit, and the partitions whose offset is exactly the named one.
         """
         processing = self._reads.processing
         own = None if processing is None else processing.own_records()

@@ -50,10 +50,7 @@ class Reads:
         self._raised: tuple[str, int] = ("", -1)
 
     def set_settler(self, settle: Callable[[], None], close: Callable[[], None] = _nothing) -> None:
-        """Set the hooks that bring positions up to date, and that end the per-message path.
-
-        That path does no bookkeeping: its progress is computed on demand.
-        """
+        """Set the hooks that bring positions up to date, and that end the per-message path."""
         self._settle = settle
         self.close_reader = close
 

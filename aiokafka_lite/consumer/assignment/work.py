@@ -59,7 +59,6 @@ class DeliveredRecords:
 
     Attributes:
         is_all: They are everything being processed, not named by the application.
-        blocks: The open blocks of batches that have the records.
         ends: By partition whose records are finished in order, the offset behind the last.
         receipts: The records finished singly, with their refusal counts.
         lost: Partitions that were revoked before.
@@ -90,10 +89,7 @@ class DeliveredRecords:
         return {*self.ends, *(receipt.cursor for receipt in self.receipts)}
 
     def topic_ids(self) -> set[tuple[TopicPartition, bytes]]:
-        """Return partitions with their topic ids when the records were returned.
-
-        A single record of a recreated topic is taken from its holder.
-        """
+        """Return partitions with their topics' ids when the records were returned."""
         return {(c.tp, self._topic_ids.get(c, c.topic_id)) for c in self.cursors}
 
     def unfinished(self) -> dict[Cursor, set[int]]:

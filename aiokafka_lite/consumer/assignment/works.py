@@ -1,7 +1,4 @@
-"""Keeps the works of the application (work.py).
-
-Batches begin and end here. `consumer.run` and acknowledging reads are opened and closed here, and
-finish their records singly.
+"""Opens and closes the works of the application (work.py), and finishes records of them singly.
 
 Compiled in place (works.pxd).
 """
@@ -192,11 +189,7 @@ class Works:
     def pass_over_finished(
         self, cursor: Cursor, records: Sequence[ConsumerRecord], epochs: Epochs
     ) -> tuple[int, int]:
-        """Pass over the first records if they were finished before.
-
-        Returns:
-            How many, and the end of the run of unfinished records that follows.
-        """
+        """Pass over the first finished records. Return how many, and the end of the next run."""
         progress, count = cursor.progress, len(records)
         if progress is None or not progress.keep_ahead_in(epochs, cursor.leader_epoch):
             return 0, count

@@ -59,11 +59,7 @@ class ConsumerProtocolMemberMetadata(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> ConsumerProtocolMemberMetadata:
-        """Decode a member's subscription.
-
-        Raises:
-            KafkaProtocolError, UnsupportedVersionError: The bytes are malformed.
-        """
+        """Decode a subscription, or raise KafkaProtocolError or UnsupportedVersionError."""
         from aiokafka_lite.protocol.codec import decode_versioned
         from aiokafka_lite.protocol.messages import group_members as protocol
 
@@ -93,11 +89,7 @@ class ConsumerProtocolMemberAssignment(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> ConsumerProtocolMemberAssignment:
-        """Decode a leader's assignment.
-
-        Raises:
-            KafkaProtocolError, UnsupportedVersionError: The bytes are malformed.
-        """
+        """Decode an assignment, or raise KafkaProtocolError or UnsupportedVersionError."""
         from aiokafka_lite.protocol.codec import decode_versioned
         from aiokafka_lite.protocol.messages import group_members as protocol
 
@@ -201,10 +193,7 @@ class StatelessAssignor(AbstractPartitionAssignor):
 
 
 def members_in_order(members: Mapping[str, ConsumerProtocolMemberMetadata]) -> list[str]:
-    """Return the member ids in the order in which partitions are assigned.
-
-    Static members are first, by instance id: a restarted one has a new member id (KIP-345).
-    """
+    """Return the member ids in order: static members first, by instance id (KIP-345)."""
 
     def rank(member_id: str) -> tuple[bool, str, str]:
         instance_id = getattr(members[member_id], "group_instance_id", None)
@@ -261,11 +250,7 @@ def racks_of_partitions(
 
 
 def do_racks_matter(of_members: Iterable[str | None], of_partitions: Iterable[Racks]) -> bool:
-    """Whether racks can affect an assignment (KIP-881).
-
-    They do not if no member is in a rack with replicas, or all partitions have replicas in all
-    racks.
-    """
+    """Whether members are in racks with replicas, of which some lack a partition (KIP-881)."""
     named = {rack for rack in of_members if rack is not None}
     different = set(of_partitions)
     every = NOWHERE.union(*different)

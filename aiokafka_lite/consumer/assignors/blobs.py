@@ -54,10 +54,7 @@ def encode_subscription(
 def decode_subscriptions(
     members: Iterable[JoinGroupResponseMember],
 ) -> dict[str, ConsumerProtocolMemberMetadata]:
-    """Decode the subscriptions of a group's members, by member id.
-
-    A member with malformed bytes counts as one without topics.
-    """
+    """Decode members' subscriptions, by member id. Malformed bytes count as no topics."""
     decoded: dict[str, ConsumerProtocolMemberMetadata] = {}
     for member in members:
         try:
@@ -94,10 +91,7 @@ def encode_assignments(
 
 
 def decode_assignment(blob: bytes, topics: frozenset[str]) -> ConsumerProtocolMemberAssignment:
-    """Decode the leader's assignment for this member. An empty blob is no assignment.
-
-    Topics that are not subscribed, and invalid partition numbers, are ignored with a warning.
-    """
+    """Decode this member's assignment. Invalid partitions are ignored with a warning."""
     if not blob:
         return ConsumerProtocolMemberAssignment(0, [])
     try:

@@ -201,10 +201,7 @@ class _Held:
         self._new.setdefault(owner_before, []).append(tp)
 
     def take_for(self, taker: str) -> TopicPartition:
-        """Remove a former partition of the taker, else a new one, else a former one of the member.
-
-        Of the new ones, those without a former owner are first.
-        """
+        """Remove a former partition of the taker, else a new one, else one of the member."""
         if not self._new:
             return self.kept.pop()
         home: str | None = taker
@@ -304,10 +301,7 @@ class _Sharing:
                     self._give(tp, member, audience)
 
     def give_the_rest(self) -> None:
-        """Assign the rest to the members with the fewest, partitions with few subscribers first.
-
-        If racks matter, members near a partition get it first, up to a fair share.
-        """
+        """Assign the rest to the members with the fewest, near ones first up to a fair share."""
         if self._do_racks_matter:
             self._give_what_is_near()
         for topic, numbers in self._in_order():
@@ -474,10 +468,7 @@ class _Sharing:
         self._give(theirs_tp, owner, other)
 
     def _lose_one(self, donor: str, *, least: int) -> None:
-        """Count one partition less, and inform the lines that expect a higher load.
-
-        They get a lower load than needed, so that they need fewer updates.
-        """
+        """Count one partition less, and inform the lines that expect a higher load."""
         self._loads[donor] -= 1
         load, untold = self._loads[donor], self._untold[donor]
         expected = (load + least) // 2

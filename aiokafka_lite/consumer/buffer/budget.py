@@ -31,10 +31,7 @@ class Reservation:
         self._budget.change(by_bytes, 0 if self.is_kept else by_bytes, self.is_claimed)
 
     def inflated(self, by_bytes: int, batch_bytes: int) -> None:
-        """Count decompressed bytes that were added or freed.
-
-        `batch_bytes` is the size of the decompressed batch, 0 if there is none.
-        """
+        """Count decompressed bytes, added or freed, of a batch of `batch_bytes` (0: none)."""
         self._budget.inflated(by_bytes, batch_bytes)
         self.resize(self.size_bytes + by_bytes)
 
@@ -83,10 +80,7 @@ class ByteBudget:
         return self.used_bytes + self.limit_bytes - self.room_bytes
 
     def quota_bytes(self) -> int:
-        """The limit of one response, so that no broker's long poll starves another's.
-
-        Each source has up to two responses: one being read, one requested.
-        """
+        """The limit of one response: a source may have two, and others must not starve."""
         return max(
             1, (self.room_bytes - self._kept_free_bytes()) // (2 * max(1, self.source_count))
         )

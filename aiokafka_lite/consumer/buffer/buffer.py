@@ -195,10 +195,7 @@ class Buffer:
         self.wake()
 
     def put_error(self, partition: Cursor, error: KafkaError, *, is_sticky: bool = False) -> None:
-        """Let a read raise `error` after the partition's records.
-
-        A sticky error stays until a seek, others are raised once.
-        """
+        """Raise an error after the partition's records: once, or until a seek if it is sticky."""
         if not partition.is_assigned or partition.failure is not None:
             return
         self.queue.add(Chunk(partition, self.delivery, error=error, is_sticky=is_sticky))
@@ -325,8 +322,7 @@ class Buffer:
     ) -> bool:
         """Wait until a chunk can be decoded, or an error raised.
 
-        Return False after the deadline, or if no wanted partition is assigned (unless
-        `may_be_lost`).
+        False: the deadline has passed, or no wanted partition is assigned (unless `may_be_lost`).
         """
         if self.gate.is_troubled:
             self.gate.check()
@@ -379,10 +375,7 @@ class Buffer:
     async def decode(
         self, limits: Limits, deadline: float | None = None, is_for_one: bool = False
     ) -> None:
-        """Decode the buffered records that a read may take.
-
-        Stop early at the deadline if some are decoded, and if one chunk suffices.
-        """
+        """Decode records that a read may take. Stop at the deadline, and if one chunk suffices."""
         wanted, decoder = limits.wanted, self.decoder
         # Return an earlier read's rest before the application is awaited again.
         may_work = is_for_one or not self._asks_application or not self.queue.has_decoded(wanted)
@@ -484,11 +477,7 @@ class Buffer:
 
     # --- return ---------------------------------------------------------------------------
     def take_first(self, sink: RecordSink, limits: Limits) -> bool:
-        """Take from the first chunk in turn: the short way of single records.
-
-        False if that needs a pause, the application, memory or an error: then `decode` and
-        `_deliver` do it.
-        """
+        """Take from the first chunk in turn. False: `decode` and `_deliver` have to do it."""
         if self.queue.lent is not None:
             return False
         partition = self.queue.in_order(limits.wanted, 1)[0]
@@ -513,10 +502,7 @@ class Buffer:
         return True
 
     def _deliver(self, sink: RecordSink, limits: Limits) -> bool:
-        """Let a sink take from one partition after the other, and move the positions.
-
-        If the limit left some unserved, the served ones move to the end of the turns.
-        """
+        """Let a sink take from one partition after the other, and move positions and turns."""
         most = limits.max_records
         each = most if limits.max_of_each is None else limits.max_of_each
         served: list[Cursor] = []
@@ -605,8 +591,7 @@ class Buffer:
 def _least_useful_first(turns: Iterable[Cursor], kept: Chunk) -> list[Cursor]:
     """Return the partitions whose chunks may be dropped to keep one, the least useful first.
 
-    Those not begun are before the others, and the last in turn is first. Chunks of the response of
-    `kept` free only their decompressed bytes.
+    Chunks of the response of `kept` free only their decompressed bytes.
     """
     others = [
         (any(chunk.is_begun for chunk in partition.chunks), partition)

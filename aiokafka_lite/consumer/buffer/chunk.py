@@ -48,10 +48,7 @@ class ResponseSource(Protocol):
 
 
 class FetchedResponse:
-    """A response whose record sets are slices of one memory.
-
-    Its bytes return to the budget when the last of its chunks is closed.
-    """
+    """A response. Its bytes return to the budget when the last of its chunks is closed."""
 
     def __init__(self, source: ResponseSource, reservation: Reservation) -> None:
         self.source = source

@@ -70,8 +70,7 @@ class ChunkQueue:
     def in_order(self, wanted: Collection[TopicPartition], most: int | None) -> list[Cursor]:
         """Return the first `most` wanted partitions that may be served (empty: all are wanted).
 
-        If memory is short, those that need no decompression are first. If all need it, only one is
-        returned, so that decompressed batches are finished before memory is taken for another.
+        If memory is short, only those that need no decompression, or else one.
         """
         found: list[Cursor] = []
         if self._gate.holds:
@@ -146,10 +145,7 @@ class ChunkQueue:
             response.source.response_taken()
 
     def release_source(self, response: FetchedResponse) -> None:
-        """Let a source send its next request although no read has asked for its response.
-
-        This happens in the loop's next iteration, because the partition is being changed.
-        """
+        """Let a source send its next request soon, although no read has asked for its response."""
         if self._take(response):
             self._loop.call_soon(response.source.response_taken)
 

@@ -155,10 +155,7 @@ def check_verdict(verdict: object, bad: BadRecord) -> Verdict:
 
 
 class ChunkErrors:
-    """Raises the errors of chunks, or continues behind them.
-
-    `add(chunk)` replaces the partition's buffered records.
-    """
+    """Raises chunks' errors, or continues behind them; `add` replaces a partition's records."""
 
     def __init__(self, state: Assignment, reads: Reads, add: Callable[[Chunk], None]) -> None:
         self._state = state
@@ -323,10 +320,7 @@ class ChunkDecoder:
         self._fit(len(chunk.decoded) - before)
 
     def fill(self, chunk: Chunk, columns: Columns, max_rows: int) -> int:
-        """Add rows to columns and return how many, 0 if a pause is due first.
-
-        The first rows are added even at the end of the slice: the caller has paused if necessary.
-        """
+        """Add rows to columns, and return how many. 0: a pause is due before further rows."""
         if chunk.state is not PACKED:
             return 0
         if columns.rows:
@@ -366,9 +360,7 @@ class ChunkDecoder:
     async def pause(self, chunk: Chunk) -> None:
         """Wait for the application, for a decompressing thread, or for one round of the loop.
 
-        Raises:
-            IllegalStateError: The application's code, called from here, reads again.
-            Exception: `on_bad_record` raised it. The next read calls it again.
+        Raises IllegalStateError if the application reads again, and any error of `on_bad_record`.
         """
         if chunk.needs_application:
             # This time counts towards max_poll_interval_ms: it is no wait for records.

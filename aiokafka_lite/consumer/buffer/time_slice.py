@@ -8,12 +8,7 @@ from aiokafka_lite.consumer.gate import Gate
 
 
 class TimeSlice:
-    """The time that reads have until the event loop has to run; it begins at the first use.
-
-    Attributes:
-        length_s: The length of a slice.
-        ends_at: Loop time of its end. None: the loop has just run.
-    """
+    """The time that reads have until the event loop has to run, from the first use to `ends_at`."""
 
     def __init__(self, length_s: float, clock: Callable[[], float], gate: Gate) -> None:
         self._clock = clock

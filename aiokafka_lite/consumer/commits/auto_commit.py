@@ -76,10 +76,7 @@ class AutoCommit:
             self._observers.progressed.add(self._note_progress)
 
     def _processed_of_what_is_kept(self) -> Offsets:
-        """Return the processed offsets of partitions that are not being revoked.
-
-        A revocation makes its own last commit, and a seek during it is for the next assignment.
-        """
+        """Return the processed offsets of partitions that are not being revoked."""
         assignment = self._state.assignment
         return {
             tp: offset

@@ -130,8 +130,7 @@ class Commits:
     async def commit(self, offsets: object = None) -> None:
         """Commit given offsets, or the positions. See `AIOKafkaConsumer.commit`.
 
-        A cancelled commit may or may not have happened. Auto-commit counts its offsets as
-        processed.
+        Auto-commit counts its offsets as processed, even if it fails.
         """
         assigned_as = self.assigned_as
         if self.member.is_fenced:  # committing no partitions would look like success
@@ -171,10 +170,7 @@ class Commits:
     async def commit_last(
         self, offsets: Offsets, *, deadline: float
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Commit before a revocation, and return the offsets that could not be committed.
-
-        It raises no error.
-        """
+        """Commit before a revocation. Return the offsets that could not be committed; no error."""
         commit = self.make(self.not_committed_yet(offsets), CommitKind.LAST)
         await self._try_to_commit(commit, deadline)
         return self.not_committed_yet(commit.left)
@@ -182,10 +178,7 @@ class Commits:
     async def commit_at_the_end(
         self, offsets: Offsets, *, deadline: float
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Commit these and those given up before. Return the offsets that were not committed.
-
-        `stop_auto_commit` is called first.
-        """
+        """Commit these and those given up before, after auto-commit. Return those not committed."""
         for departed in tuple(self._departed):
             await self._try_to_commit(departed, deadline)
             self._settle(departed)
@@ -255,8 +248,7 @@ class Commits:
     def is_committing(self, partitions: Collection[TopicPartition], before: int) -> bool:
         """Whether a commit of theirs by the application is in flight, and was not put off.
 
-        Tasks may commit again and again, also lower offsets. So those count that have a lower
-        number, or offsets above the committed ones.
+        Tasks may commit again and again: only lower numbers, and higher offsets, count.
         """
         return any(
             self._is_under_way(commit)
@@ -510,9 +502,8 @@ class Commits:
     def overtake(self, cursor: Cursor, committed: OffsetAndMetadata | None) -> None:
         """Update waiting commits after a transaction has committed offsets, which they would undo.
 
-        Superfluous offsets are left out. After a seek back, and if records are finished one by one,
-        the next attempt computes its offsets. If it is unknown whether the transaction has
-        committed (None), the cursor's waiting commits are dropped.
+        After a seek back, and if records are finished one by one, the next attempt computes its
+        offsets. If the outcome is unknown (None), the cursor's waiting commits are dropped.
         """
         tp, position = cursor.tp, cursor.position
         if cursor.is_assigned and (
@@ -545,10 +536,7 @@ class Commits:
                 commit.left.pop(tp, None)
 
     def _leave_out_what_went(self, commit: PendingCommit) -> None:
-        """Leave revoked partitions out of the application's `commit()`.
-
-        It fails in the end, if one was not committed before its revocation.
-        """
+        """Leave revoked partitions out of a `commit()`, which fails if one was not committed."""
         if not commit.is_asked_for:
             return
         has_waited = commit.state.has_waited
@@ -585,10 +573,7 @@ class Commits:
                     commit.take_over(tp, other)
 
     def _keep_in_step(self, commit: PendingCommit) -> None:
-        """Replace the offsets by those processed by now. Leave out partitions after a seek back.
-
-        In another assignment, a lower position is no seek.
-        """
+        """Replace the offsets by those processed by now. Leave out partitions after a seek back."""
         processed = self._finished.processed_offsets()
         for tp, offset in tuple(commit.left.items()):
             partition = self._cursors.get(tp)
@@ -737,10 +722,7 @@ class Commits:
 
     @staticmethod
     def _waits_for_transaction(commit: PendingCommit) -> bool:
-        """Whether a commit waits for a transaction, which the caller is not in itself.
-
-        Only NAMED, LAST and DEPARTED ones do. The others leave out its partitions.
-        """
+        """Whether a NAMED, LAST or DEPARTED commit waits for another task's transaction."""
         return (
             commit.kind in (CommitKind.NAMED, CommitKind.LAST, CommitKind.DEPARTED)
             and any(
@@ -798,11 +780,10 @@ class Commits:
         is_at_rest: bool = False,
         failures: dict[TopicPartition, KafkaError] | None = None,
     ) -> dict[TopicPartition, CommittedPosition | None]:
-        """Read until all partitions are answered.
+        """Read until all partitions are answered, with their errors in `failures`, if given.
 
-        Errors of single partitions are put into `failures`, if given. At rest, each attempt asks
-        for all partitions. Commits may continue between attempts, because an answer may wait for a
-        transaction that waits for them.
+        At rest, each attempt asks for all partitions. Commits may continue between attempts: an
+        answer may wait for a transaction that waits for them.
         """
         deadline = self._deadline()
         asked = set(partitions)
@@ -869,10 +850,7 @@ class Commits:
         found: dict[TopicPartition, CommittedPosition | None],
         failures: dict[TopicPartition, KafkaError] | None,
     ) -> KafkaError | None:
-        """Move answered partitions from `left` to `found`, and return the error of those left.
-
-        A partition that is missing from the response stays left: it may have a committed offset.
-        """
+        """Move answered partitions from `left` to `found`, and return the error of those left."""
         why_left: KafkaError | None = None
         for tp in sorted(left):
             if (answer := answers.get(tp)) is None:

@@ -19,10 +19,7 @@ Cursors = Mapping[TopicPartition, Cursor]
 
 
 class CommitKind(enum.Enum):
-    """The caller of a commit, and its offsets.
-
-    Commits of the application wait for rebalances, the others do not.
-    """
+    """The caller of a commit, and its offsets. Only the application's wait for rebalances."""
 
     # The application, of its positions: `commit()`.
     POSITIONS = enum.auto()
@@ -67,11 +64,7 @@ MOVES: Final[Mapping[CommitState, frozenset[CommitState]]] = MappingProxyType(
 
 
 class PendingCommit:
-    """A commit that has not finished.
-
-    `sequence` is its number among all commits. Of partitions in `exact`, exactly the given offset
-    is committed, whatever is finished.
-    """
+    """A commit that has not finished, by its number. Offsets of `exact` are committed exactly."""
 
     def __init__(
         self,

@@ -85,8 +85,7 @@ class OffsetsInTransaction:
     ) -> None:
         """Raise AutoCommitError if auto-commit may commit records even if the transaction aborts.
 
-        `is_all`: they are all that the application has, and not those that count as processed.
-        `is_batch`: they are of batches, and not of earlier reads.
+        `is_all`: all that the application has. `is_batch`: of batches, and not of earlier reads.
         """
         if not self._is_automatic or not ends:
             return
@@ -128,10 +127,9 @@ class OffsetsInTransaction:
     def if_finished(
         self, cursor: Cursor, records: Set[int]
     ) -> tuple[OffsetAndMetadata, Set[int]] | None:
-        """Return the commit that finishes records, and the records that fit into its metadata.
+        """Return the commit that finishes records, and the first ones that fit into its metadata.
 
-        If not all fit, the first ones do, as many as leave room for the list of earlier finished
-        records. None: no record fits, or the topic was deleted.
+        None: no record fits, or the topic was deleted.
         """
         if self.commits.topics.is_former(cursor.tp.topic, cursor.topic_id):
             return None
@@ -240,10 +238,9 @@ class OffsetsInTransaction:
             self.commits.overtake(cursor, committed)
 
     def begin_anew(self, seeks: Seeks) -> None:
-        """Restart partitions from their committed offsets, because the outcome is unknown.
+        """Restart partitions from their committed offsets, after a transaction of unknown outcome.
 
-        They are read after the transaction has ended. Until then the partitions have no position,
-        so that no lower offset is committed. A seek since the transaction began stays valid.
+        Until its end they have no position, so no lower offset is committed. Later seeks hold.
         """
         self.state.return_to_committed(
             [cursor for cursor, count in seeks.items() if cursor.seeks == count]
@@ -330,10 +327,7 @@ class DeliveryToCommit(_OfConsumer):
 
 
 class NamedOffsets(_OfConsumer):
-    """Offsets by name of a consumer's group in a transaction.
-
-    `is_told`: Apply the outcome to the consumer. Otherwise the caller does.
-    """
+    """Offsets by name. Unless `is_told`, the caller applies the outcome to the consumer."""
 
     def __init__(self, group: HeldGroup, offsets: DecidedOffsets, *, is_told: bool = True) -> None:
         super().__init__(group.offsets, group)

@@ -41,10 +41,8 @@ class Block(ABC):
     ends earlier holds its partitions until the transaction is over, unless the transaction began
     before the block. After an abort the records are returned again.
 
-    Args:
-        hold_s: How long it may delay a rebalance; None: as long as other work.
-
     Attributes:
+        hold_s: How long it may delay a rebalance; None: as long as other work.
         is_open: Whether its records are neither processed nor to be returned again.
         is_left: Whether the application has left the block.
     """
@@ -134,10 +132,7 @@ class Block(ABC):
 
     @abstractmethod
     def to_commit(self) -> Mapping[TopicPartition, int] | None:
-        """Return the offsets after the records of partitions that it holds.
-
-        With single acknowledgements, acknowledge them; None: commit all acknowledged ones.
-        """
+        """Return the offsets to commit. None: acknowledge the records, and commit all of those."""
 
     @abstractmethod
     def delivery(self) -> DeliveredRecords: ...
@@ -191,7 +186,6 @@ class OpenBatch(Block):
 
     @override
     def _begin_in(self, transaction: BegunTransaction) -> None:
-        """Hold no partition until its end: more is read in it. An abort undoes that."""
         self._around = transaction
         self._await_outcome(transaction)
 
@@ -285,10 +279,9 @@ Deliver = Callable[[DeliveredRecords], "DeliveryToCommit"]
 
 
 class Revoking:
-    """Set when a rebalance waits for the batch: ``await batch.revoking`` waits until then.
+    """Set, and awaitable, when a rebalance waits for the batch; without a group never.
 
     It stays set, because the partitions are revoked when the block ends, or after its time limit.
-    Without a group it is never set.
     """
 
     __slots__ = ("_batch", "_loop")
@@ -354,7 +347,6 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
     def __getitem__(
         self, index: int | slice
     ) -> ConsumerRecord[KT, VT] | list[ConsumerRecord[KT, VT]]:
-        """Return a record, or for a slice a list of them."""
         return self.records[index]
 
     async def commit(self) -> None:

@@ -111,8 +111,7 @@ class Gets:
     ) -> dict[TopicPartition, list[Record]]:
         """Return buffered records, or {} after the timeout or when the last partition is revoked.
 
-        At most `max_of_each` records are of one partition, by default as many as fit into the
-        caches.
+        By default, at most as many of each partition as fit into the caches.
         """
         if max_records is None and max_of_each is None:
             max_of_each = self._cached_records

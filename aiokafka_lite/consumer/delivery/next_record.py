@@ -22,12 +22,7 @@ DONE: Final = 4
 
 
 class Iteration:
-    """What awaitables need of their iterator, of which this is a base class.
-
-    Attributes:
-        cursor: Has the ready records.
-        spare: The latest awaitable, if it is not waiting.
-    """
+    """An iterator of records. `cursor` has ready ones, `spare` is the latest unused awaitable."""
 
     cursor: RecordCursor
     spare: NextRecord | None

@@ -1,7 +1,6 @@
 """Finds out why a partition has no records to return: one cause, and a sentence.
 
-The cause is the first that applies, in the order of the consumer, the assignment, the reads, the
-position, the broker and the fetch.
+The first cause applies, of consumer, assignment, reads, position, broker and fetch.
 """
 
 from __future__ import annotations

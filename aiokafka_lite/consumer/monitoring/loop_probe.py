@@ -82,13 +82,7 @@ def _timer_of(loop: asyncio.AbstractEventLoop) -> LoopTimer:
 
 
 class LoopProbe:
-    """Measures the loop's lag between `start` and `stop`.
-
-    Attributes:
-        max_lag_s: The longest lag since the start.
-        blocked_s: The latest lag of more than BLOCKED_S.
-        blocked_at: Loop time of its end, if any.
-    """
+    """Measures the loop's lag between `start` and `stop`: the longest, and the latest block."""
 
     def __init__(self, core: Core) -> None:
         self.lag_s = 0.0
@@ -169,8 +163,7 @@ def _where_records_are_asked_for(reads: Reads) -> str:
 def _frame_above_ours(awaited: object, reads: Reads) -> FrameType | None:
     """Return the application's frame that awaits a read of these.
 
-    A coroutine keeps its frame object, and the values in `f_locals`, from the first access until it
-    ends. So those of the package's own tasks are not accessed.
+    No other frames are accessed: `f_locals`, once accessed, keep their values until the end.
     """
     above: object = None
     while not isinstance(awaited, NextRecord):

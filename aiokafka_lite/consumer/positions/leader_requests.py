@@ -1,10 +1,7 @@
 """Requests to leaders: offsets by time, and the ends of leader epochs (KIP-320).
 
-`LeaderRequests` schedules them, so that a slow leader delays only its own partitions. Each node has
-one request in flight at most, in its own task. Partitions that are wanted during that time are sent
-together afterwards. Back-offs are per partition, and end when another node leads. A response of a
-former leader is ignored. If a response is overdue, other brokers are asked whether the node still
-leads, because a node that hangs closes no connection.
+`LeaderRequests` schedules them, so that a slow leader delays only its own partitions, by the rules
+in docs/design.md. Partitions that are wanted during a request are sent together afterwards.
 """
 
 from __future__ import annotations
@@ -68,14 +65,8 @@ def _ignore(*_: object) -> None: ...
 
 
 class RequestKind(NamedTuple, Generic[WishT, QuestionT, AnswerT]):
-    """One kind of requests.
-
-    Attributes:
-        name: The tasks' name, before the node.
-        send: Sends one request to a node.
-        answered: Takes a result, with the leader's epoch.
-        failed: Takes an error. The wish is retried while it is wanted.
-        ended: Called after each request.
+    """One kind of requests: `send` asks a node; the others take a result and the leader's epoch, an
+    error of a wish that is retried, and the end of a request.
     """
 
     name: str
@@ -110,11 +101,7 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
         self._failures: dict[WishT, Failure] = {}
 
     def advance(self, wanted: Mapping[WishT, tuple[TopicPartition, QuestionT]]) -> float | None:
-        """Send the requests that are possible now, and return the end of the next back-off, if any.
-
-        Args:
-            wanted: All wishes. Those left out are forgotten.
-        """
+        """Send the requests for all wishes that are possible. Return the end of a back-off."""
         now = self._loop.time()
         self._failures = {w: failure for w, failure in self._failures.items() if w in wanted}
         asked: dict[int, dict[WishT, tuple[TopicPartition, QuestionT, Leader]]] = {}

@@ -1,24 +1,11 @@
 """Finds a position for every assigned partition, and watches for those that make no progress.
 
-The resolver owns the cursors that are UNPOSITIONED.
-
-What is looked up for a cursor (`Search.sought`), and the next step:
-
-    COMMITTED    a committed offset: starts there; none: RESET   (auto_offset_reset)
-    RESET        ListOffsets: starts at the offset
-    VALIDATION   the log of a newer leader epoch (KIP-320) has the position: continues
-                 it was truncated: continues at its end; unknown: RESET
-
-If auto_offset_reset is "none", each reset and each truncation is an error, until the application
-seeks.
-
-With auto-commit, an offset found by auto_offset_reset is committed before records are returned. The
+The resolver owns the cursors that are UNPOSITIONED. docs/design.md has its states. With
+auto-commit, an offset found by auto_offset_reset is committed before records are returned. The
 next owner could otherwise skip records: it would start at a later end of the log, or at the old
 committed offset. "earliest" needs no such commit.
 
-One task sends the requests. Each leader (leader_requests.py), and the coordinator, has its own
-task. A result is applied only if the search is still the cursor's: a seek or revocation replaces
-it.
+A result is applied only if the search is still the cursor's: a seek or revocation replaces it.
 """
 
 from __future__ import annotations

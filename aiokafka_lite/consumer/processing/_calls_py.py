@@ -31,9 +31,5 @@ class Calls:
         pass
 
     def of(self, call: Awaitable[Any]) -> Awaitable[Any]:
-        """Return an awaitable of the call for `job`.
-
-        It may handle further records, each of which is `job` then, as long as the worker would only
-        finish one and begin the next.
-        """
+        """Return an awaitable of the call for `job`. Compiled, it may handle the next ones, too."""
         return call

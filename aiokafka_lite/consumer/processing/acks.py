@@ -154,7 +154,6 @@ class RecordReceipt:
     Attributes:
         record: Refers back to this. None once it is finished, so that no cycle is left.
         handed_out_at: Loop time of the latest read that returned it. None: it waits to be returned.
-        batch: The open block that has it.
         transaction: Decides whether the record is finished. None: an acknowledgement does.
     """
 
@@ -240,7 +239,6 @@ class Acks(Gets, Processing):
 
     # --- Gets -------------------------------------------------------------------------------
     def takes(self, sink: object) -> bool:
-        """Whether a sink's records are acknowledged: all but Arrow rows are."""
         return isinstance(sink, (OneByOne, AckedRecords))
 
     def own_records(self) -> None:
@@ -528,12 +526,11 @@ class AckedBatch(Block):
 
     @override
     def _begin_in(self, transaction: BegunTransaction) -> None:
-        """Acknowledge nothing before the transaction is over: an acknowledgement is not undone."""
+        """Acknowledge nothing before the transaction is over: that could not be undone."""
         self.enlist(transaction)
 
     @override
-    def _undo(self) -> None:
-        """Do nothing: acknowledgements wait for transactions."""
+    def _undo(self) -> None: ...
 
     @override
     def _end(self, *, is_done: bool) -> None:
@@ -593,8 +590,7 @@ class AckedBatch(Block):
 class AckedRecords(ReadyRecords):
     """A sink for `async for` and `getone`: records of a chunk, or refused ones, of one partition.
 
-    The open list is in the table of unfinished records. Closing it removes the records that were
-    not returned.
+    Closing the open list removes records that were not returned from the unfinished ones.
     """
 
     def __init__(self, core: Core, acks: Acks) -> None:
@@ -640,7 +636,6 @@ class AckedRecords(ReadyRecords):
 
     @override
     async def go_on(self) -> None:
-        """Let other tasks run, and continue in a new time slice."""
         try:
             await super().go_on()
         finally:

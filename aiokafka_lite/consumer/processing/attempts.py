@@ -1,14 +1,5 @@
 """The result of each handler call for a record, and when the record is tried again.
 
-::
-
-    a handler ── returns ─────────────────────────────────────────────> finished
-        └─────── raises ──┬─ Retry allows it, or the error may not be
-                          │  the record's fault ──────────────────────> another attempt, by a timer
-                          ├─ no attempts are left ────────────────────> the dead letters
-                          └─ without dead letters, or on an error that
-                             stops processing ────────────────────────> the end of `run`
-
 A circuit breaker pauses the handlers while a system that they depend on seems to be down:
 
 ==========  ============================  ==============================================
@@ -80,13 +71,7 @@ MOVES: Final[Mapping[BreakerState, frozenset[BreakerState]]] = MappingProxyType(
 
 
 class Breaker:
-    """The state of one circuit breaker, and its only writer.
-
-    Attributes:
-        is_probing: A record is being tried, while it is not closed.
-        since: The loop time since when it is not closed.
-        probe_at: The loop time at which the pause ends.
-    """
+    """The state of one circuit breaker; since when it is not closed, and when its pause ends."""
 
     def __init__(self, settings: CircuitBreaker, rng: random.Random) -> None:
         self._settings = settings
@@ -119,7 +104,7 @@ class Breaker:
         self.is_probing = False
 
     def admits(self, now: float, *, has_failed: bool) -> bool:
-        """Whether a record may be tried while the breaker is not closed. Then it is the probe."""
+        """Whether a record may be tried, as the probe, while the breaker is not closed."""
         is_at_once = self.is_suspicion and not has_failed
         if self.is_probing or (now < self.probe_at and not is_at_once):
             return False
@@ -279,11 +264,9 @@ class Attempts:
                 self.breaker.abandoned(self._loop.time())
 
     def failed(self, job: Job, error: BaseException) -> Fate:
-        """Note a call for a record that failed. Return the next step.
+        """Note a failed call for a record. Return the next step.
 
-        Returns:
-            "again": another attempt. "dead": no attempts are left. "stop": `run` ends. "over": it
-            was finished, or its partition was revoked.
+        "over": the record was finished, or its partition was revoked.
         """
         is_probe, is_new = job is self._probe, job.error is None
         counts = self.count_failure(job, error)
@@ -326,8 +309,7 @@ class Attempts:
     def count_failure(self, job: Job, error: BaseException) -> bool:
         """Count a failure of a call. Return whether it counts as an attempt of the record, so far.
 
-        Only a record's first failure counts for the breaker, so that a few bad records with many
-        attempts do not look like a database that is down.
+        Only a record's first failure counts for the breaker, so that few records do not open it.
         """
         self._totals["failed_total"] += 1
         breaker = self.breaker

@@ -81,10 +81,7 @@ class Retry:
                     )
 
     def verdict(self, error: BaseException, attempts: int) -> Verdict:
-        """Return the decision about a record after its latest attempt.
-
-        "dead" also means that no attempts are left.
-        """
+        """Return the decision after an attempt. "dead" also means that no attempts are left."""
         if self.stops(error):
             return "stop"
         if self.is_bad_record(error):
@@ -194,11 +191,7 @@ DeadLetter = Callable[[DeadRecord], Awaitable[object]]
 
 
 class RunContext(NamedTuple):
-    """The run whose dead letters are written.
-
-    Attributes:
-        offsets: For a transaction that commits them. None: the consumer does not commit.
-    """
+    """The run whose dead letters are written. `offsets` is None if the consumer does not commit."""
 
     arguments: ConsumerConfig[object, object]
     offsets: OffsetsInTransaction | None

@@ -1,13 +1,7 @@
 """Writes the outputs of handlers and dead letters in transactions, with their records' offsets.
 
-::
-
-    handler ── returns ──> Entry ──> Outbox ──> begin ── send ── offsets ── commit ──> finished
-    dead letter ─────────────^          ^                                   │
-                                        └── aborted: written again ─────────┘
-
-A task writes the entries that have arrived, in order, in one transaction after the other. The
-commit finishes their records. Handlers do not wait for it.
+A task writes the entries that have arrived, in order, in one transaction after the other, again
+after an abort. The commit finishes their records. Handlers do not wait for it.
 
 An entry is dropped if its records are not to be finished here any more. If a list of records was
 refused, or has lost some, the others are handled again, and entries of later records of their lanes

@@ -1,12 +1,5 @@
 """`consumer.run`: many concurrent handlers, in order by key, without a lost record.
 
-::
-
-    Buffer ──take──> OneByOne ─> Progress (one per partition: returned, finished)
-                        └─────> Lanes ──ready──> workers ──> handler
-                                  ^                 │
-                                  └──after a pause──┴──> finished, dead letters, or the end of `run`
-
 - One task feeds: it takes records when fewer are ready than twice the handlers, because in a turn
   of the loop each handler may begin one, and the next turn needs as many.
 - A worker is a task that calls the handler for one record after the other.

@@ -24,8 +24,7 @@ class Steps:
     Attributes:
         is_finishing: No further record begins.
         isolates: Each call needs a copy of the context, because one has changed its worker's.
-        slice_ends_at: Until when handlers may continue in this turn of the loop. None: none has
-            begun.
+        slice_ends_at: Until when handlers may continue in this turn of the loop. None: not begun.
         feed_below: The feeder waits until fewer records are ready. 0: it does not wait.
     """
 
