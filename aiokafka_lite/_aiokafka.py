@@ -7,14 +7,7 @@ from importlib import import_module
 
 
 def lend(module: str, names: tuple[str, ...]) -> Callable[[str], object]:
-    """Return a ``__getattr__`` that imports aiokafka's names on first use.
-
-    It raises ImportError without aiokafka.
-
-    Args:
-        module: The module's name here; aiokafka's is the same below ``aiokafka``.
-        names: The names that the module has in aiokafka.
-    """
+    """Return a ``__getattr__`` that imports aiokafka's `names` of the same module on first use."""
     theirs = module.replace("aiokafka_lite", "aiokafka", 1)
 
     def __getattr__(name: str) -> object:  # noqa: N807 -- that is what it is

@@ -66,10 +66,7 @@ COMPILED: Final = frozenset(
 
 
 class _Finder:
-    """Loads the package's compiled modules from their file; a finder of `sys.meta_path`.
-
-    It finds none for another copy of the package that is imported later.
-    """
+    """Loads compiled modules from their file, but for no other copy of the package."""
 
     def __init__(self, library: str) -> None:
         self._library = library

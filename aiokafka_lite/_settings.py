@@ -18,11 +18,8 @@ OwnerT = TypeVar("OwnerT")
 class Settings:
     """Base of settings: annotated names with defaults, as in a frozen, keyword-only dataclass.
 
-    No dataclass, because one of forty fields takes a tenth of the package's import time. The
-    defaults stay on the class.
-
-    Attributes:
-        secrets: Names that the repr omits, and that prevent pickling.
+    No dataclass, because one of forty fields takes a tenth of the package's import time. `secrets`
+    are names that the repr omits, and that prevent pickling.
     """
 
     secrets: ClassVar[frozenset[str]] = frozenset()
@@ -71,10 +68,7 @@ def with_defaults(init: FunctionType, **defaults: object) -> FunctionType:
 def takes_arguments_of(
     config: Callable[P, MadeT],
 ) -> Callable[[Callable[[OwnerT, MadeT], None]], Callable[Concatenate[OwnerT, P], None]]:
-    """Replace a constructor's argument `config` by the config's own arguments.
-
-    Type checkers, `help` and `inspect.signature` show these with types, defaults and docs.
-    """
+    """Replace a constructor's argument `config` by the config's own, also for type checkers."""
 
     def decorate(init: Callable[[OwnerT, MadeT], None]) -> Callable[Concatenate[OwnerT, P], None]:
         def construct(self: OwnerT, /, *args: P.args, **kwargs: P.kwargs) -> None:

@@ -1,7 +1,6 @@
 """The operating system's sockets of transports and servers.
 
-Simulated networks have transports with look-alikes of sockets, whose descriptors lead nowhere. Only
-sockets of asyncio and uvloop are known to be real, so only these are used past their transports.
+Simulated networks have look-alikes. Only sockets of asyncio and uvloop are known to be real.
 """
 
 from __future__ import annotations

@@ -93,10 +93,7 @@ class TaskScope:
     def spawn(
         self, coro: Coroutine[object, None, T], *, name: str, may_be_cancelled: bool = False
     ) -> asyncio.Task[T]:
-        """Start a task. Its exception becomes the scope's failure.
-
-        A cancellation does not, if `may_be_cancelled`: the task runs the application's code.
-        """
+        """Start a task. Its failure is the scope's. `may_be_cancelled`: by the application."""
         if self._is_closed or self.failure is not None:
             coro.close()
             raise RuntimeError(
@@ -135,10 +132,7 @@ class TaskScope:
         first_delay_s: float = FIRST_RESTART_DELAY_S,
         last_delay_s: float = LAST_RESTART_DELAY_S,
     ) -> asyncio.Task[T]:
-        """Start a task that is restarted, with growing delays, after a retriable KafkaError.
-
-        Any other exception is the scope's failure.
-        """
+        """Start a task that is restarted, with growing delays, after a retriable KafkaError."""
         return self.spawn(self._supervised(factory, name, first_delay_s, last_delay_s), name=name)
 
     async def _supervised(
@@ -210,10 +204,7 @@ class TaskScope:
             log.error("%s: %s", self.name, what, exc_info=error)
 
     def is_loop_ending(self) -> bool:
-        """Whether every task of the loop is cancelled, as `asyncio.run` does at its end.
-
-        A simulated loop has hosts, whose crash cancels their tasks, so those of this scope count.
-        """
+        """Whether every task of the loop, or of a simulated host's scope, is cancelled."""
         is_simulated = simulation_of(self._loop) is not None
         tasks = self._tasks if is_simulated else asyncio.all_tasks(self._loop)
         return all(map(is_being_cancelled, tasks))
@@ -252,10 +243,7 @@ class TaskScope:
             end_unfinished(task)
 
     async def close(self) -> None:
-        """Cancel every task except the current one, and wait until all have ended.
-
-        If the caller is cancelled, the tasks are cancelled but not awaited.
-        """
+        """Cancel every task except the current one, and wait until all have ended."""
         self._is_closed = True
         while others := self._others():
             for task in others:
@@ -324,10 +312,7 @@ class Event:
         self._is_set = False
 
     async def wait(self, until: float | None = None) -> bool:
-        """Wait until it is set, also if it is cleared before this task runs.
-
-        Returns whether it was set before a loop time.
-        """
+        """Wait until it is set, also if it is cleared soon. Return whether it was set in time."""
         if self._is_set:
             return True
         loop = asyncio.get_running_loop()

@@ -76,10 +76,7 @@ def aside(loop: asyncio.AbstractEventLoop, work: Callable[[], T]) -> asyncio.Fut
 
 
 def wait_in_thread(work: Callable[[], None], *, name: str) -> None:
-    """Do work that may wait long, in a thread that does not delay the end of the process.
-
-    It is done at once on a simulated loop, and if no thread can be started.
-    """
+    """Do work that may wait long in a daemon thread, or at once if there can be none."""
     if simulation_of(asyncio.get_running_loop()) is None:
         with suppress(RuntimeError):  # no thread can be started
             threading.Thread(target=work, name=f"aiokafka_lite-{name}", daemon=True).start()

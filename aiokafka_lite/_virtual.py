@@ -98,11 +98,10 @@ _sources: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Chance]]]
 
 
 def chance_for(seed: int | None, name: str, loop: asyncio.AbstractEventLoop | None) -> Chance:
-    """Return the source of a new client or broker on a loop.
+    """Return the source of a new client or broker on a loop. A simulated loop has a default seed.
 
-    Clients of one seed and name on one loop are numbered as they are created, so that their ids
-    differ. A new loop begins at one again, so that a program repeats its ids. On a simulated loop,
-    its seed is the default.
+    Clients of one seed and name are numbered on each loop: their ids differ, and a run repeats
+    them.
     """
     if seed is None:
         if (simulation := simulation_of(loop)) is None:

@@ -42,12 +42,10 @@ LONGEST_MS: Final = 2**31 - 1
 
 
 class Translated(NamedTuple):
-    """A setting with an argument here.
+    """A setting with an argument here, for one client: the other ignores the setting.
 
-    Attributes:
-        argument: Its name, with a dot and a part if several settings form it.
-        read: Converts a value, or raises ValueError if it has no equal.
-        client: The client that has the argument. The other ignores the setting.
+    `argument` has a dot and a part if several settings form it. `read` converts a value, or raises
+    ValueError if it has no equal.
     """
 
     argument: str
@@ -183,10 +181,7 @@ def _fnv1a(key: bytes) -> int:
 
 
 class HashPartitioner:
-    """Chooses a key's partition by a hash, and for a while the same one for records without a key.
-
-    Without a `key_hash` keys have no effect.
-    """
+    """Chooses by a hash of the key, and for a while one partition for records without a key."""
 
     def __init__(
         self,
@@ -621,10 +616,7 @@ def _check_names(label: str, conf: object) -> None:
 def _with_defaults(
     conf: Mapping[str, object], defaults: Mapping[str, object]
 ) -> Mapping[str, object]:
-    """Return the settings that have a value, and the defaults of arguments that nothing sets.
-
-    Of two settings with one argument, the later one is used, as in librdkafka.
-    """
+    """Add defaults that nothing sets. Of two settings with one argument, the later one is used."""
     topic: Any = conf.get("default.topic.config") or {}
     _check_names("default.topic.config", topic)
     given = {

@@ -1,9 +1,7 @@
 """The events of a consumer, which `async for event in consumer.events()` returns.
 
 Each describes one change, and is published once (consumer/events.py). Names and fields are stable.
-
-The import takes 10 ms, so modules that every consumer imports name the classes inside the functions
-that publish.
+The import takes 10 ms, so publishing functions import the classes.
 """
 
 from __future__ import annotations

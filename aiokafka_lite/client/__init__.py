@@ -1,7 +1,4 @@
-"""Access to one cluster, from an event loop or from blocking code.
-
-aiokafka's low-level client is lent under this path, if aiokafka is installed.
-"""
+"""Access to one cluster. aiokafka's low-level client is lent under this path, too."""
 
 from __future__ import annotations
 

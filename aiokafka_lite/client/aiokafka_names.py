@@ -48,12 +48,7 @@ NOT_THERE: Final = (KafkaError, ConsumerStoppedError)
 
 
 class ClientNames:
-    """The attributes of one consumer's or producer's client.
-
-    Args:
-        running: Returns the cluster, or raises one of NOT_THERE.
-        until_known: Waits for a topic's metadata and returns its partitions.
-    """
+    """The attributes of one consumer's or producer's client. `running` raises one of NOT_THERE."""
 
     def __init__(
         self,
@@ -84,10 +79,7 @@ class ClientNames:
         return chance_here("node").choice(nodes) if nodes else None
 
     async def ready(self, node_id: int | None, *, group: object = None) -> bool:
-        """Return whether a broker responds within request_timeout_ms.
-
-        aiokafka only checks for a connection, and returns True for a broker that hangs.
-        """
+        """Return whether a broker responds in time. aiokafka's checks only for a connection."""
         if node_id is None:
             return False
         try:
@@ -99,11 +91,7 @@ class ClientNames:
     async def send(
         self, node_id: int | None, request: object, *, group: object = None
     ) -> SimpleNamespace:
-        """Send aiokafka's MetadataRequest. The result has the cluster's id, controller and brokers.
-
-        Raises:
-            IllegalOperation: It is another request.
-        """
+        """Send aiokafka's MetadataRequest. The result has cluster id, controller and brokers."""
         name = type(request).__name__
         if not name.startswith("MetadataRequest"):
             raise IllegalOperation(
@@ -276,13 +264,7 @@ MethodT = TypeVar("MethodT", bound=Callable[..., object])
 
 
 def wrap_as_aiokafkas(instance: object, ours: type, original: Mapping[str, object]) -> None:
-    """Put aiokafka's wrappers around an instance's methods that have no wrapper yet.
-
-    Args:
-        instance: A consumer or a producer.
-        ours: This package's class. The class of aiokafka has the same name.
-        original: The methods of this class before they may have been replaced, by name.
-    """
+    """Put the wrappers of aiokafka's class of that name around methods that are `original`."""
     theirs = class_of_aiokafka(ours.__name__, type(instance))
     if theirs is None:
         return
@@ -300,10 +282,7 @@ def class_of_aiokafka(name: str, kind: type) -> type | None:
 
 
 def wrapped_alike(method: MethodT, kind: type, name: str) -> MethodT:
-    """Put the wrappers of a class's method around a bound method, for as long as they are there.
-
-    Only wrappers of the package wrapt can be moved.
-    """
+    """Put wrappers of wrapt on a class's method around a bound one, while they are there."""
     outermost = vars(kind).get(name)
 
     def is_still_there() -> bool:

@@ -75,11 +75,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 class OwnLoop:
-    """An event loop for blocking code. Threads without a running loop use it, one at a time.
-
-    Raises:
-        KafkaConnectionError: The process has no descriptors left.
-    """
+    """An event loop for blocking code. Threads without a running loop use it, one at a time."""
 
     def __init__(self) -> None:
         try:
@@ -112,10 +108,7 @@ class OwnLoop:
         self._loop.stop()
 
     def run(self, coroutine: Coroutine[object, None, T]) -> T:
-        """Run a coroutine to its end. If it `is_broken` then, use only `discard`.
-
-        It is after a failure, and after any exception but a KafkaError or a cancellation.
-        """
+        """Run a coroutine to its end. If the loop `is_broken` then, use only `discard`."""
         if _runs_loop():
             coroutine.close()
             raise IllegalStateError(
@@ -355,10 +348,6 @@ class BlockingCluster:
 
         Temporary errors are retried for ``request_timeout_s``, or for ``MAX_REFUSED_S`` while every
         bootstrap server refuses connections and no broker was ever reached.
-
-        Raises:
-            KafkaConnectionError: No broker could be used.
-            KafkaError: A broker refused the credentials or the request.
         """
         return self.retrying(lambda: self.look(topics))
 
@@ -385,10 +374,7 @@ class BlockingCluster:
 
     # --- Requests --------------------------------------------------------------------------
     def connection(self, node: int | Node) -> Connection:
-        """Return an open connection to a node. Opening one waits for the node's backoff.
-
-        The caller may send requests on it, and waits for them by `receive`.
-        """
+        """Return an open connection, after the node's backoff. `receive` waits for responses."""
         return self._run(lambda cluster: cluster.pool.connect(_node_id(cluster, node)))
 
     def connections(self, nodes: Iterable[int]) -> dict[int, Connection | KafkaError]:

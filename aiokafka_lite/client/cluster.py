@@ -174,12 +174,9 @@ class Cluster:
         """Connect to the cluster through its bootstrap servers and start refreshing the view.
 
         The servers are tried concurrently, in random order, and again only if one accepted a
-        connection but did not respond. The coordinator of `group_id` is requested with the first
-        metadata, for the first ``find_coordinator``.
-
-        Raises:
-            KafkaConnectionError: No server could be used. TLSError if TLS failed with every server.
-            KafkaError: A server refused the credentials, or has no version in common.
+        connection but did not respond. TLSError is raised if TLS failed with every server. The
+        coordinator of `group_id` is requested with the first metadata, for the first
+        ``find_coordinator``.
         """
         if self._refresher is not None or self._is_closed:
             raise RuntimeError("a Cluster can be started only once: create another one")
@@ -289,12 +286,7 @@ class Cluster:
         self._wake.set()
 
     async def refresh(self, topics: Iterable[str] | None = None) -> ClusterView:
-        """Return a view that was requested after this call, with at least these topics refreshed.
-
-        Raises:
-            KafkaTimeoutError: No broker responded within ``request_timeout_s``.
-            KafkaConnectionError: The cluster is closed, or refreshing ended with an error.
-        """
+        """Return a view that was requested after this call, with these topics refreshed."""
         self.raise_if_closed()
         if self._refresher is None or self._refresher.done():
             raise KafkaConnectionError(
@@ -316,10 +308,7 @@ class Cluster:
                 self._waiters.remove(waiter)
 
     async def look(self, topics: frozenset[str] | None, failures: list[KafkaError]) -> ClusterView:
-        """Request metadata now, and return the new view. For a cluster that was not started.
-
-        Errors of servers that were tried are added to `failures`.
-        """
+        """Request metadata without a start. `failures` gets the errors of servers."""
         response = await self._ask_for_metadata(topics, failures)
         return self.apply_metadata(response, is_of_all=topics is None)
 
@@ -509,9 +498,6 @@ class Cluster:
         log, and another node's view may also be old. So the other nodes are asked in turn. If none
         confirms it, the result is the first other name, None if they know no coordinator, or
         ``node_id`` if no node responds in time.
-
-        Raises:
-            BrokerResponseError: The client may not ask for the coordinator.
         """
         give_up_at = min(give_up_at, self._loop.time() + MAX_ELSEWHERE_S)
         request, asked = coordinator_request(key, key_type), {node_id}

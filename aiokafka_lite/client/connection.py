@@ -88,10 +88,7 @@ MOST_GRACES: Final = 8
 class Connection(Wired, Channel, asyncio.BufferedProtocol):
     """Open from ``open`` until it is poisoned or closed. For one event loop.
 
-    Attributes:
-        wire: The requests in flight; written only here.
-        closed: Completed with the reason when it is poisoned or closed.
-        ended: Completed when the transport is closed.
+    `closed` is completed with the reason for that, `ended` when the transport is closed.
     """
 
     __slots__ = (
@@ -161,20 +158,9 @@ class Connection(Wired, Channel, asyncio.BufferedProtocol):
     ) -> Connection:
         """Connect, negotiate versions, and authenticate; a cancellation leaves no connection.
 
-        Each step takes at most ``connect_timeout_s``, and all end at the deadline.
-
-        Args:
-            on_bug: Called with bugs that closed the connection.
-            authenticate: Uses the new connection. Before, responses are limited to 64 KiB.
-            known_versions: Called after connecting; None: ask.
-            cluster_id: With it and ``node_id`` another broker at this address is refused
-                (KIP-1242).
-            turn: ``authenticate`` waits for it, without a limit.
-
-        Raises:
-            InsecureConfigError: Credentials would be sent to another machine without TLS.
-            KafkaError: The host cannot be reached, TLS failed, the peer is no Kafka broker or
-                another one, or refuses the credentials.
+        Each step takes at most ``connect_timeout_s``, and all end at the deadline. Only waiting for
+        a `turn` to authenticate has no limit. Until then, responses are limited to 64 KiB. With
+        `cluster_id` and `node_id`, another broker at the address is refused (KIP-1242).
         """
         check_plaintext_credentials(
             config.security_protocol, [address], is_allowed=config.allow_plaintext_credentials
@@ -345,8 +331,6 @@ class Connection(Wired, Channel, asyncio.BufferedProtocol):
         The request is written before the first suspension, unless the peer is slow to read.
         ``timeout_s`` is how long the broker may take. For a shorter limit cancel the call: the
         connection stays, and the late response is dropped.
-
-        Raises as `Wire.ask` and `Exchange.result`.
         """
         if not self._can_write.is_set():
             await self._wait_writable(request.request_class, timeout_s)
@@ -360,10 +344,7 @@ class Connection(Wired, Channel, asyncio.BufferedProtocol):
         max_version: int | None = None,
         on_done: Callable[[Exchange[R]], None] | None = None,
     ) -> Exchange[R]:
-        """Send a request at once, even if earlier bytes are unsent, and return its exchange.
-
-        ``on_done`` does not get errors that are raised here. Raises as `Wire.ask`.
-        """
+        """Send a request at once, even if earlier bytes are unsent. `on_done` gets later errors."""
         wire = self.wire
         exchange: Exchange[R] = Exchange(wire, on_done, self)
         encoded = wire.ask(exchange, request, timeout_s, max_version)

@@ -78,10 +78,7 @@ class NodeState:
 
     @property
     def api_versions(self) -> ApiVersions | None:
-        """The broker's versions, known while one of its connections is open.
-
-        After all are lost, the broker may return with another release.
-        """
+        """The versions of an open connection. A broker may return with another release."""
         for slot in self.slots.values():
             if slot.connection is not None and slot.connection.error is None:
                 return slot.connection.api_versions

@@ -7,16 +7,8 @@
      └─ UNDOING <─┘                   │             └── from NEW, UNDOING and ABANDONED
                                       └── from every stage that has parts
 
-    NEW        created, or a start has failed and left nothing behind
-    STARTING   `start` connects
-    RUNNING    `start` has returned
-    DEAD       a background task has failed, or brokers have refused the client permanently
-    FINISHING  `stop` waits for unfinished work of the application
-    UNDOING    a start failed or was cancelled: its parts are being stopped
-    STOPPING   `stop` disconnects
-    ABANDONED  the client was garbage-collected without `stop`
-
-A `Life` has no reference to its client, so that a forgotten client can be collected and warn.
+docs/design.md explains the stages. A `Life` has no reference to its client, so that a forgotten
+client can be collected and warn.
 """
 
 from __future__ import annotations
@@ -94,15 +86,7 @@ P = TypeVar("P", bound=Parts)
 
 
 class Life(ABC, Generic[P]):
-    """The only writer of a client's stage.
-
-    Attributes:
-        stage: Written by `enter`.
-        parts: The latest parts, even after the stop.
-        current: The same in the stages that have parts, otherwise None.
-        error: The error of the stage DEAD.
-        failed_start: Loop time and error of the latest start, if it failed.
-    """
+    """The only writer of a client's stage. `parts` are the latest, even after the stop."""
 
     kind: ClassVar[str]
     started_twice: ClassVar[type[Exception]] = AssertionError
@@ -278,9 +262,8 @@ class Life(ABC, Generic[P]):
 class Owner:
     """The event loop and the process that may use a client.
 
-    Comparing the running loop, once a call and never per record, finds calls from other threads as
-    well. A forked child may run its parent's loop, so it is notified (_forks.py): it calls
-    `end_calls`, for calls that do not check the owner.
+    Comparing the running loop, once a call, finds calls from other threads as well. A forked child
+    may run its parent's loop, so `note_fork` ends calls that do not check the owner.
     """
 
     def __init__(

@@ -1,12 +1,11 @@
-"""Wakes the loop less often for large frames, with the socket option SO_RCVLOWAT.
+"""Wakes the loop less often for large frames, with the socket option SO_RCVLOWAT of Linux.
 
-The kernel then reports the socket when it has a large piece, or the rest of the frame. It reports
-the end of the stream, errors, and a full receive buffer at once (tcp_poll in Linux).
+The kernel then reports the socket when it has a large piece, or the rest of the frame, and at once
+the end of the stream, errors, and a full receive buffer (tcp_poll in Linux).
 
 The mark is at most half of the receive window, which is small at first. If the window fills below
-the mark, the peer stops sending until its window probe, 200 ms later.
-
-Linux only, and not under TLS, where the socket's bytes are not the frame's.
+the mark, the peer stops sending until its window probe, 200 ms later. Not under TLS, where the
+socket's bytes are not the frame's.
 """
 
 from __future__ import annotations

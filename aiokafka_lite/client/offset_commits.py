@@ -1,7 +1,4 @@
-"""Builds OffsetCommit requests, and reads their responses.
-
-Without a member, a coordinator accepts a commit only for a group without members.
-"""
+"""OffsetCommit requests and responses. Without a member id, the group must have no members."""
 
 from __future__ import annotations
 
@@ -26,10 +23,7 @@ class OffsetToCommit(NamedTuple):
 
 
 class TopicIds:
-    """Maps partitions to topic ids, and the ids in a response to names.
-
-    Partitions of one topic have different ids while only some are known to be recreated.
-    """
+    """Maps partitions to topic ids, of which a recreated topic has two, and ids to names."""
 
     def __init__(self, ids: Mapping[TopicPartition, bytes]) -> None:
         self._ids = {tp: topic_id or ZERO_UUID for tp, topic_id in ids.items()}

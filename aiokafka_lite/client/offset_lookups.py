@@ -82,10 +82,6 @@ class Lookups:
 
         Partitions that do not exist are left out. A partition without a record that late has
         `NO_OFFSET`. With metadata, the view is refreshed in the same round trip.
-
-        Raises:
-            KafkaTimeoutError: Leaders did not respond in time.
-            KafkaError: No broker can be used, or one refuses permanently.
         """
         found: list[Offsets] = [{} for _ in queries]
         missing = [dict(query) for query in queries]

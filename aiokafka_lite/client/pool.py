@@ -1,10 +1,8 @@
 """Opens and keeps connections to the nodes of a cluster, per node and lane.
 
-A broker processes one request per connection at a time: see ``Lane``. Each node has one backoff,
-which is reset only after a connection has lived for the longest delay. This also protects a node
-that accepts connections and closes them at once.
-
-The queries have the names of Kafka's NetworkClient.
+Each node has one backoff, which is reset only after a connection has lived for the longest delay,
+so that a node that closes connections at once is protected, too. The queries have the names of
+Kafka's NetworkClient.
 """
 
 from __future__ import annotations
@@ -163,11 +161,7 @@ class Pool:
         return 0 if state is None else state.in_flight_count
 
     def least_loaded_node(self, *, exclude: frozenset[int] = frozenset()) -> int | None:
-        """Return a node, not in backoff, for a request that any node can answer.
-
-        Nodes without errors or overdue responses are preferred, then connected ones, then idle
-        ones.
-        """
+        """Return a node, not in backoff, for a request that any node can answer: see `_load`."""
         candidates = [
             (self._load(state), node_id)
             for node_id, state in self._nodes.items()
@@ -226,10 +220,7 @@ class Pool:
     def send_nowait(
         self, node_id: int, request: Request[Response], lane: Lane = Lane.FETCH
     ) -> bool:
-        """Send a request, and ignore the response, if it need not wait. Return whether it was sent.
-
-        It is not sent behind a long poll or a join.
-        """
+        """Send a request unless it waits behind a long poll or join. Ignore the response."""
         for each in (lane, Lane.GENERAL):
             connection = self.usable(node_id, each)
             if (
@@ -426,10 +417,7 @@ class Pool:
         return None if probe.cancelled() else probe.result()
 
     def try_lost(self) -> None:
-        """Start connecting to lost nodes without pending requests, because they may be back.
-
-        Nodes that refused the credentials are excluded.
-        """
+        """Start connecting to lost nodes without requests. Refused credentials exclude a node."""
         for node_id, state in tuple(self._nodes.items()):
             if self.lost_at(node_id) is not None and state.node.address not in self._refused_until:
                 self.ready(node_id)
@@ -501,10 +489,7 @@ class Pool:
 
     # --- Which nodes there are -------------------------------------------------------------
     def update_nodes(self, nodes: Mapping[int, Node]) -> None:
-        """Follow the metadata.
-
-        A bootstrap server's connection becomes that of the node at its address.
-        """
+        """Follow the metadata. A node takes over the connection of its bootstrap server."""
         leaving: dict[tuple[str, int], NodeState] = {}
         for node_id, state in list(self._nodes.items()):
             node = nodes.get(node_id)
@@ -648,10 +633,7 @@ class Turns:
         self._refusal_count = 0
 
     def ticket(self) -> Callable[[], AbstractAsyncContextManager[None]]:
-        """Return a context for an attempt that begins now to send credentials.
-
-        Entering it raises if credentials were refused since the ticket.
-        """
+        """Return a context for sending credentials. It raises if others are refused before."""
         return partial(self._turn, self._refusal_count)
 
     @asynccontextmanager

@@ -77,10 +77,7 @@ class Mechanism(ABC):
 
     @abstractmethod
     def converse(self, secrets: list[Secret]) -> AsyncGenerator[bytes, bytes]:
-        """Yield tokens, each after the broker's challenge to the one before.
-
-        `secrets` gets the texts to remove from the broker's texts before they are shown.
-        """
+        """Yield tokens, each after the broker's challenge. `secrets` gets texts to hide."""
 
 
 class Plain(Mechanism):
@@ -290,12 +287,7 @@ class Authenticator:
         self._timeout_s = timeout_s
 
     async def __call__(self, connection: Peer) -> float:
-        """Authenticate. Return the seconds until the session ends, 0 if it does not.
-
-        Raises:
-            AuthenticationFailedError: The broker refuses, or did not prove its identity.
-            AuthenticationMethodNotSupported: The broker does not offer the mechanism.
-        """
+        """Authenticate. Return the seconds until the session ends, 0 if it does not."""
         await self._choose(connection)
         secrets: list[Secret] = []
         async with aclosing(self._mechanism.converse(secrets)) as conversation:

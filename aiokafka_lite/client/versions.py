@@ -62,10 +62,7 @@ class MeantBroker(NamedTuple):
 
 
 class ApiVersions(dict[int, tuple[int, int]]):
-    """The (lowest, highest) versions of a broker by API key, shared by its connections.
-
-    `features` are the levels of the cluster's finalized features (KIP-584).
-    """
+    """The (lowest, highest) versions of a broker by API key, and levels of features (KIP-584)."""
 
     __slots__ = ("choices", "features")
 

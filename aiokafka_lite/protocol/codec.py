@@ -92,22 +92,13 @@ def _check_version(cls: type[Message], version: int) -> None:
 
 
 def decode(cls: type[M], version: int, data: Buffer) -> M:
-    """Decode one message. Its record sets are slices of `data`, which must stay unchanged.
-
-    Raises:
-        KafkaProtocolError: The bytes are not exactly such a message.
-    """
+    """Decode one message. Its record sets are slices of `data`, which must stay unchanged."""
     message: M = decoder(cls, version)(memoryview(data))
     return message
 
 
 def encode(message: Message, version: int) -> bytes:
-    """Encode one message.
-
-    Raises:
-        UnsupportedVersionError: The version does not exist, or cannot carry the content.
-        IllegalArgumentError: A value does not fit its field.
-    """
+    """Encode one message. IllegalArgumentError: a value does not fit its field."""
     return b"".join(encode_parts(message, version))
 
 
@@ -138,10 +129,7 @@ def encode_versioned(blob: Blob, version: int) -> bytes:
 
 
 def decode_versioned(cls: type[B], data: Buffer) -> B:
-    """Decode an embedded message that starts with its version, as two bytes.
-
-    If the class is forward compatible, a newer version is read as the newest, without its rest.
-    """
+    """Decode a message after its version. A forward compatible one may be newer."""
     view = memoryview(data)
     if len(view) < _INT16.size:
         raise KafkaProtocolError(

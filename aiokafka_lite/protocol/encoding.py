@@ -1,10 +1,8 @@
 """Generate the source of an encoder: one function for one message in one version.
 
 The function appends buffers to a list. One ``struct.Struct`` packs consecutive fields of fixed
-size. Record sets are not copied.
-
-A field that the version lacks must hold its default, unless it is ignorable. Null is refused if the
-version does not allow it. Both raise UnsupportedVersionError.
+size. Record sets are not copied. UnsupportedVersionError refuses a null or a value that the version
+has not, unless the field is ignorable.
 """
 
 from __future__ import annotations

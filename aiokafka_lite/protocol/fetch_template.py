@@ -1,7 +1,6 @@
 """Fetch requests from a template: a consumer's differ only in session, limits and offsets.
 
-Structs in arrays are tuples. Everything else, such as the errors of a version, is the encoder's
-(encoding.py).
+Structs in arrays are tuples. The rest, such as errors of a version, is done by encoding.py.
 """
 
 from __future__ import annotations
@@ -52,10 +51,9 @@ def compile_template(
 ) -> Template:
     """Compile the template of requests in `version`, with their headers and size prefixes.
 
-    Args:
-        fixed: Has the values of the fields that do not vary.
-        varying: The others. Fields of structs in arrays that are not named have their defaults.
-        counts: Arrays of constant length, which are packed together with the fields around them.
+    Fields that are not `varying` have the values of `fixed`, and those of structs in arrays their
+    defaults. The lengths of arrays in `counts` are constant, and packed with the fields around
+    them.
     """
     source = _TemplateSource(fixed, varying, version, client_id, counts)
     name = f"template of {type(fixed).__name__} v{version}"

@@ -164,11 +164,7 @@ read_correlation_id: Final = _CORRELATION_ID.unpack_from
 
 
 def response_decoder(request_cls: type[Request[R]], version: int) -> ResponseDecoder[R]:
-    """Return a function that decodes the responses to requests of that class and version.
-
-    A broker that does not know a version of ApiVersions answers in version 0 (KIP-511), of which
-    only the error code is required.
-    """
+    """Return a function that decodes responses. ApiVersions may be in version 0 (KIP-511)."""
     cls = cast("type[R]", request_cls.response)
     decode = _frame_decoder(cls, version)
     if not cls.has_plain_header:

@@ -34,10 +34,7 @@ AnyRequest: TypeAlias = Request[R] | PreparedRequest[R]
 
 
 class UpTo(PreparedRequest[R_co]):
-    """A request whose newest version the sender decides.
-
-    From Produce v12 on, for example, a broker adds partitions to the transaction (KIP-890).
-    """
+    """A request whose newest version the sender decides, such as Produce below v12 (KIP-890)."""
 
     __slots__ = ("_newest", "_request", "expects_response", "request_class")
 

@@ -39,11 +39,7 @@ Records: TypeAlias = bytes | bytearray | memoryview
 
 # --- Structs ---------------------------------------------------------------------------------
 class _StructType(type):
-    """Turns the declarations in a class body into slots.
-
-    A property creates the default of a struct field when it is first read, which saves three
-    objects per decoded partition.
-    """
+    """Turns declarations into slots. Defaults of struct fields are created when first read."""
 
     def __new__(
         mcls, name: str, bases: tuple[type, ...], namespace: dict[str, object], **options: object
@@ -141,10 +137,7 @@ class Message(Struct):
     flexible: ClassVar[VersionRange] = NO_VERSIONS
 
     def for_version(self, version: int) -> Self:
-        """Return the message in the layout of `version`.
-
-        Messages whose fields moved between versions override this and `from_version`.
-        """
+        """Return the message in an older layout. Messages with moved fields override this."""
         return self
 
     def from_version(self, version: int) -> Self:
@@ -165,11 +158,8 @@ class Message(Struct):
 class Several(Message):
     """A message in which a list replaced the fields of its only element, such as a group.
 
-    In all versions callers use the list. The older fields end with the version before it.
-
-    Attributes:
-        several: The name of the list.
-        renamed: The names of older fields in an element, if they differ.
+    In all versions callers use the list, which `several` names. `renamed` has the names of older
+    fields in an element, if they differ.
     """
 
     several: ClassVar[str]
@@ -233,10 +223,7 @@ def _has_more(element: object, known: Collection[str]) -> bool:
 
 
 class Blob(Message):
-    """A message in a field of another or in a record: without header and API key.
-
-    If it `is_forward_compatible`, newer versions only append fields.
-    """
+    """A message in a field or record. If `is_forward_compatible`, newer ones only append fields."""
 
     is_forward_compatible: ClassVar[bool] = False
 
@@ -259,10 +246,7 @@ class RecordKey(Blob, versions="0"):
 
 
 class Response(Message):
-    """A broker's response, in the versions of its request.
-
-    It `has_plain_header`, without tagged fields, if clients read it before they know the versions.
-    """
+    """A response. It `has_plain_header` if clients read it before they know the versions."""
 
     api_key: ClassVar[int] = -1
     has_plain_header: ClassVar[bool] = False

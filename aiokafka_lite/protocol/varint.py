@@ -19,11 +19,7 @@ def encode_uvarint(value: int) -> bytes:
 
 
 def read_uvarint(view: memoryview, pos: int) -> tuple[int, int]:
-    """Decode an unsigned 32-bit integer and return it with the position after it.
-
-    Raises:
-        IndexError: The view is too short.
-    """
+    """Decode an unsigned 32-bit integer. Return it with the position after it."""
     value = 0
     for shift in range(0, 35, 7):
         byte = view[pos]

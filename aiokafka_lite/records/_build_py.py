@@ -29,15 +29,9 @@ _CONTROL: Final = 0x20
 class BatchBuilder:
     """Collects records and builds one batch of them, for any producer.
 
-    After `build` it accepts no records, and keeps only the returned bytes. Producers leave
-    `base_offset` and `leader_epoch` to the broker. Only brokers write markers (`is_control`).
-
-    Attributes:
-        count: The number of records.
-        size_estimate: The bytes of the batch without compression.
-
-    Raises:
-        UnsupportedCodecError: The codec does not exist.
+    `size_estimate` are the bytes without compression. After `build` it accepts no records, and
+    keeps only the returned bytes. Producers leave `base_offset` and `leader_epoch` to the broker.
+    Only brokers write markers (`is_control`).
     """
 
     def __init__(
@@ -76,13 +70,9 @@ class BatchBuilder:
     ) -> None:
         """Add a record. An error does not change the batch.
 
-        `offset` is by default the one after the last record's. Compaction leaves gaps.
-
-        Raises:
-            TypeError: An argument has another type. The error names it.
-            ValueError: The offset is not above the last record's, a number is out of range, the
-                batch would take 2 GiB, a header's name has lone surrogates, or the batch was built
-                already.
+        `offset` is by default the one after the last record's. Compaction leaves gaps. TypeError
+        names the argument of a wrong type. ValueError refuses numbers out of range, lone surrogates
+        in a header's name, a batch of 2 GiB, and records after `build`.
         """
         if self._built is not None:
             raise ValueError("the batch is complete: create another batch for this record")
@@ -140,10 +130,6 @@ class BatchBuilder:
 
         A second call may name another producer. It changes the header only, and does not compress
         again. `producer_id` is -1 for a producer that is not idempotent (KIP-98).
-
-        Raises:
-            TypeError: An argument is not a number. The error names it.
-            ValueError: There are no records, or a number is out of range.
         """
         producer_id = _integer("producer_id", producer_id, 64)
         producer_epoch = _integer("producer_epoch", producer_epoch, 16)
@@ -178,11 +164,7 @@ class BatchBuilder:
 
 
 def size_of(key: BytesLike | None, value: BytesLike | None, headers: Headers = ()) -> int:
-    """Return an upper bound of a record's bytes in a batch, at most 17 too large.
-
-    A record fits if this and the batch's `size_estimate` do not exceed the limit. Raises as
-    `append`.
-    """
+    """Return an upper bound of a record's bytes, at most 17 more than it adds to a batch."""
     if not isinstance(headers, (tuple, list, Sequence)):
         raise TypeError(f"headers must be a sequence of pairs, not {type(headers).__name__}")
     size = MOST_FRAMING_BYTES + _size_of_content("key", key) + _size_of_content("value", value)

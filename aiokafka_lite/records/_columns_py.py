@@ -103,12 +103,8 @@ class _Values:
 class Columns:
     """Rows that grow at the end, until `finish` returns them.
 
-    Attributes:
-        rows: The number of rows.
-        size_bytes: The bytes of wanted keys, values and headers.
-        is_full: Whether the next row did not fit. Then rows are added only after `finish`.
-        first_offset: The first offset since `mark`, or -1.
-        last_offset: The last offset, or -1.
+    `size_bytes` are those of wanted keys, values and headers. If `is_full`, the next row did not
+    fit, and rows are added only after `finish`. `first_offset` is the first since `mark`, or -1.
     """
 
     def __init__(
@@ -156,11 +152,7 @@ class Columns:
         self._header_values = _Values()
 
     def add(self, record: ConsumerRecord) -> bool:
-        """Add a row. Return False if it does not fit after the existing ones.
-
-        Raises:
-            RecordTooLargeError: It does not fit into empty columns.
-        """
+        """Add a row. Return False if it does not fit after the existing ones."""
         headers = [(name.encode(), value) for name, value in record.headers]
         size_bytes = 0
         if self._wants_keys:

@@ -51,12 +51,8 @@ class BatchCursor:
     ) -> None:
         """Check the header's record count.
 
-        Args:
-            records: The decompressed records. Unused after the last one was taken.
-            last_offset_delta: The largest valid delta.
-            append_time: The timestamp of all records if the broker set it.
-            floor: Records at lower offsets are skipped.
-            ceiling: The first record at this offset or above ends the batch.
+        Records at offsets from `floor` on are taken, up to the first one at `ceiling` or above.
+        `last_offset_delta` is the largest valid delta. `append_time` replaces all timestamps.
         """
         if count < 0 or count > len(records) // MIN_RECORD_BYTES:
             raise CorruptRecordException(
@@ -92,12 +88,7 @@ class BatchCursor:
         return self._is_finished()
 
     def take(self, into: list[Record], limit: int) -> bool:
-        """Append at most `limit` records. Return True at the end.
-
-        Raises:
-            CorruptRecordException: The next record is malformed, or bytes follow the last one.
-                Earlier records have been appended.
-        """
+        """Append at most `limit` records, also before an error. Return True at the end."""
         while self._left and limit > 0:
             record, end = self._parse_next()
             if record.offset >= self._ceiling:
@@ -110,13 +101,7 @@ class BatchCursor:
         return self._is_finished()
 
     def take_columns(self, columns: object, limit: int) -> bool:
-        """Add at most `limit` rows, unless the columns are full. Return True at the end.
-
-        Raises:
-            CorruptRecordException: As `take`.
-            RecordTooLargeError: The next record does not fit into columns.
-            TypeError: The columns are of the other decoder.
-        """
+        """Add at most `limit` rows, unless the columns are full. Return True at the end."""
         if not isinstance(columns, columns_class()):
             raise TypeError(
                 "columns made by the compiled decoder cannot be filled by the Python decoder"
@@ -215,8 +200,7 @@ class BatchCursor:
 def whole_records(view: memoryview, limit: int) -> tuple[int, int, int]:
     """Find the complete records of magic 2, by their lengths only.
 
-    Returns their number, at most `limit`, their end, and the bytes of the record after them, 0 if
-    its length is missing or invalid.
+    Returns their number, their end, and the bytes of the record after them, 0 if unknown.
     """
     count = pos = 0
     while count < limit:
@@ -238,10 +222,7 @@ PlainBatches: Final = None
 
 
 class MessageCursor(BatchCursor):
-    """Reads messages of magic 0 or 1 once: a single one, or those in a wrapper.
-
-    The compiled decoder has no other way, because such messages have become rare.
-    """
+    """Reads messages of magic 0 or 1, alone or in a wrapper, also for the compiled decoder."""
 
     def __init__(
         self,
@@ -255,12 +236,10 @@ class MessageCursor(BatchCursor):
         floor: int,
         ceiling: int = sys.maxsize,
     ) -> None:
-        """Find the messages. See `BatchCursor` for the other arguments.
+        """Find the messages: one, or those of a wrapper.
 
-        Args:
-            messages: One message, or the decompressed messages of a wrapper.
-            wrapper_offset: The wrapper's offset, or None. In magic 1 it is the offset of the last
-                message, and the messages have relative offsets (KIP-31).
+        In magic 1, `wrapper_offset` is the offset of the wrapper's last message, and the messages
+        have relative offsets (KIP-31).
         """
         self._magic = magic
         count, last_offset = _count_messages(messages)

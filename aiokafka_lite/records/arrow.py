@@ -115,10 +115,7 @@ def _check(schema: pa.Schema) -> None:
 
 
 class ArrowColumns:
-    """Columns of one schema for `RecordSet.take_columns`, which become record batches.
-
-    The dictionaries of topics only grow, so a topic's number is the same in all batches.
-    """
+    """Columns for `RecordSet.take_columns`. A topic's number is the same in all their batches."""
 
     def __init__(
         self,
@@ -129,17 +126,10 @@ class ArrowColumns:
     ) -> None:
         """Start without rows.
 
-        Args:
-            schema: Columns of `DEFAULT_SCHEMA`, in any order. The timestamp type may have the name
-                timestampType, as in Spark's Kafka source.
-            byte_limit: The limit of keys, values and headers in a batch of more than one row. At
-                most 2 GiB, the default.
-            missing_timestamp_ms: The timestamp of records of format 0, which have none. Their
-                timestamp type is then -1, as in Java's clients. By default both are null.
-
-        Raises:
-            TypeError: It is not a schema.
-            ValueError: A column is unknown, or has an unsupported type.
+        `schema` has columns of `DEFAULT_SCHEMA`, in any order. The timestamp type may have the name
+        timestampType, as in Spark's Kafka source. `byte_limit` is for keys, values and headers of a
+        batch of more than one row. Records of format 0 get `missing_timestamp_ms` and timestamp
+        type -1, as in Java's clients, or null.
         """
         self.schema: Final = DEFAULT_SCHEMA if schema is None else schema
         _check(self.schema)

@@ -106,14 +106,7 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(view: memoryview, pos: int) -> BatchHeader | None:
-    """Read the header of the batch at `pos`. Return None if the batch is incomplete.
-
-    Brokers truncate a record set to the requested size, so its last batch may be incomplete.
-
-    Raises:
-        CorruptRecordException: Lengths or offsets are impossible.
-        UnsupportedMagicError: The format is newer than magic 2.
-    """
+    """Read the header of the batch at `pos`. Return None for the incomplete last batch."""
     left = len(view) - pos
     if left <= _MAGIC_AT:
         return None
@@ -141,10 +134,7 @@ def read_header(view: memoryview, pos: int) -> BatchHeader | None:
 
 
 def peek_header(view: memoryview, pos: int) -> BatchHeader | None:
-    """Return the unchecked header of a batch, which may be incomplete.
-
-    None if the header is incomplete, or of a format newer than magic 2.
-    """
+    """Return an unchecked header. None if it is incomplete or newer than magic 2."""
     left = len(view) - pos
     if left <= _MAGIC_AT:
         return None
@@ -216,10 +206,7 @@ def patch_batch(
     leader_epoch: int,
     append_time_ms: int | None = None,
 ) -> None:
-    """Write the fields that the broker decides into the batch of magic 2 at `offset`.
-
-    An append time becomes the timestamp of all records, and changes the checksum.
-    """
+    """Write the broker's fields into the batch at `offset`. An append time changes the checksum."""
     view = memoryview(buffer)
     _int64.pack_into(view, offset, base_offset)
     _LENGTH.pack_into(view, offset + _LEADER_EPOCH_AT, leader_epoch)
@@ -256,11 +243,7 @@ def sealed(header: BatchHeader, payload: bytes) -> bytes:
 
 
 def wrapped_value(header: BatchHeader, message: memoryview) -> memoryview:
-    """Return the compressed message set inside a wrapper of magic 0 or 1. Its key is ignored.
-
-    Raises:
-        CorruptRecordException: The value is missing, or has another length.
-    """
+    """Return the compressed message set in a wrapper of magic 0 or 1. Its key is ignored."""
     pos = 18 if header.magic == 0 else 26  # magic 1 has a timestamp
     _key, pos = _slice(message, pos)
     value, pos = _slice(message, pos)

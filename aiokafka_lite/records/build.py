@@ -1,7 +1,4 @@
-"""Builds batches of magic 2, for producers, transaction coordinators and tests.
-
-`_build_py` documents `BatchBuilder` and `size_of`.
-"""
+"""Builds batches of magic 2. `_build_py` documents `BatchBuilder` and `size_of`."""
 
 from __future__ import annotations
 

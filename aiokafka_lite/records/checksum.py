@@ -15,11 +15,7 @@ def _import_first(content: bytes | bytearray | memoryview, crc: int = 0, /) -> i
 
 
 def _load() -> _Crc32c:
-    """Return the function of the extension module in the crc32c package.
-
-    Importing the package takes 20 ms, because it imports 60 modules for its command line. This
-    would block the event loop at the first batch. The extension module takes 1 ms.
-    """
+    """Return the function of crc32c's extension: the package imports 60 modules, in 20 ms."""
     package = importlib.machinery.PathFinder.find_spec("crc32c")
     extension = package and importlib.machinery.PathFinder.find_spec(
         "crc32c._crc32c", package.submodule_search_locations

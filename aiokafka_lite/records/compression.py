@@ -49,11 +49,8 @@ _int32 = struct.Struct(">i")
 def inflate(codec: Codec, view: memoryview, cap: int, *, magic: int = 2) -> memoryview:
     """Decompress the records of one batch into a buffer of the scratch pool, and return them.
 
-    `cap` limits the decompressed bytes. Magic 0 and 1 have another LZ4 header checksum.
-
-    Raises:
-        CorruptRecordException: The bytes do not match the codec, or are incomplete.
-        DecompressionLimitError: There are more than `cap` decompressed bytes.
+    `cap` limits the decompressed bytes (DecompressionLimitError). Magic 0 and 1 have another LZ4
+    header checksum.
     """
     if codec is Codec.GZIP:
         guess = _refuse_claim_above(cap, _gzip_size(view))
@@ -74,13 +71,9 @@ def inflate(codec: Codec, view: memoryview, cap: int, *, magic: int = 2) -> memo
 
 
 def inflate_stream(codec: Codec, view: memoryview) -> Iterator[bytes | memoryview] | None:
-    """Return an iterator that decompresses a batch of magic 2 in pieces.
+    """Return an iterator of the pieces of a batch of magic 2, or None if it has no usable blocks.
 
-    An item is valid until the next. It has some hundred KiB, or a block of LZ4 or snappy of at most
-    4 MiB. The iterator raises CorruptRecordException as `inflate` does.
-
-    Returns:
-        None if that is impossible: snappy without blocks, LZ4 with linked blocks.
+    An item is valid until the next. It has some hundred KiB, or a block of at most 4 MiB.
     """
     if codec is Codec.GZIP:
         return _gzip_stream(view)
@@ -136,10 +129,7 @@ def _inflate_growing(
     guess: int,
     cap: int,
 ) -> memoryview:
-    """Decompress into a buffer that starts at `guess` bytes (0: unknown) and grows up to the cap.
-
-    Each growth repeats the decompression. The growth factor bounds the costs of a false size.
-    """
+    """Decompress into a buffer that grows from `guess` bytes (0: unknown), and begin again then."""
     size = guess or max(_FIRST_GUESS_RATIO * len(view), _SMALLEST_BUFFER)
     while True:
         room = memoryview(lend(min(size, cap)))[:cap]

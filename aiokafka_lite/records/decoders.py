@@ -16,21 +16,13 @@ if TYPE_CHECKING:
 
 
 class PlainBatches(Protocol):
-    """Reads batches without compression, markers and aborted transactions, one after the other.
-
-    Attributes:
-        pos: The start of the batch after the current one.
-        next_offset: The next offset after the records that were read or skipped.
-    """
+    """Reads batches without compression, markers and aborted transactions, one after the other."""
 
     pos: int
     next_offset: int
 
     def open(self, pos: int, floor: int) -> bool:
-        """Skip plain batches without records from offset `floor` on, and open the next one.
-
-        Returns False if the next one at `pos` is not plain, broken, or missing.
-        """
+        """Skip batches below offset `floor`, and open the next. False if that is no plain one."""
 
     def take(self, into: list[ConsumerRecord], limit: int) -> bool:
         """Append at most `limit` records of any number of batches. Return True at the end."""

@@ -24,17 +24,10 @@ def filter_batch(
     max_timestamp: int,
     delete_horizon_ms: int | None = None,
 ) -> bytes:
-    """Return a batch of magic 2 with the records for which `kept` is true.
+    """Return a batch of magic 2 with the records for which `kept` is true, or only its header.
 
-    Without any, the batch is a header with its range of offsets and sequence numbers.
-
-    Args:
-        max_timestamp: Of the records that are kept. With append time, or without records, the
-            previous one.
-        delete_horizon_ms: The time until which the batch's tombstones are kept, if that is new.
-
-    Raises:
-        CorruptRecordException: The records contradict the header.
+    `max_timestamp` is that of the kept records. With append time, or without records, it is the
+    previous one. `delete_horizon_ms` is a new time until which the batch's tombstones are kept.
     """
     shift_ms = 0
     if delete_horizon_ms is not None:

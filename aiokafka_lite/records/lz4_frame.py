@@ -43,11 +43,7 @@ def compress_frame(records: bytes) -> bytes:
 
 
 def content_size(view: memoryview) -> int:
-    """Return the size in the first frame's header, or 0.
-
-    Raises:
-        CorruptRecordException: A frame of this length cannot have so many bytes.
-    """
+    """Return the size in the first frame's header, or 0. Impossible sizes raise."""
     if len(view) < 15 or bytes(view[:4]) != _MAGIC or not view[4] & _HAS_CONTENT_SIZE:
         return 0
     size = int.from_bytes(view[6:14], "little")
@@ -62,8 +58,7 @@ def content_size(view: memoryview) -> int:
 def inflate_plain(view: memoryview, room: memoryview) -> int | None:
     """Decompress a frame with the usual flags block by block, which is faster than as a stream.
 
-    Returns the decompressed size. None for other flags, an invalid frame, or not enough room:
-    decompressing it as a stream finds the reason.
+    Returns the decompressed size, or None if decompressing it as a stream finds the reason.
     """
     if len(view) < _HEADER_BYTES or bytes(view[:5]) != _PLAIN_START:
         return None
@@ -93,10 +88,9 @@ def inflate_plain(view: memoryview, room: memoryview) -> int | None:
 
 
 def blocks(view: memoryview) -> Iterator[memoryview] | None:
-    """Return an iterator that decompresses frames block by block. An item is valid until the next.
+    """Return an iterator that decompresses frames block by block, or None for linked blocks.
 
-    The checksum of a frame's content is not checked. None if the first frame has linked blocks, or
-    an invalid header.
+    An item is valid until the next. The checksum of a frame's content is not checked.
     """
     return None if _header_of_block(view) is None else _blocks(view)
 

@@ -1,7 +1,6 @@
-"""Java's default partitioner: the same partition for the same key.
+"""Java's default partitioner. `_partitioner_py` documents the functions.
 
 Reference: org.apache.kafka.common.utils.Utils.murmur2 and BuiltInPartitioner.partitionForKey.
-`_partitioner_py` documents the functions.
 """
 
 from __future__ import annotations

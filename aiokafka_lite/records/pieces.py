@@ -28,11 +28,7 @@ class BatchPieces:
         cursor: BatchCursor,
         whole_records: Callable[[memoryview, int], tuple[int, int, int]],
     ) -> None:
-        """Prepare without decompressing.
-
-        `max_bytes` limits the buffer. `cursor` is the batch's, without records yet.
-        `whole_records` is the decoder's function.
-        """
+        """Prepare without decompressing. `max_bytes` limits the buffer for the records."""
         if count < 0:
             raise CorruptRecordException(f"a batch has the invalid record count {count}")
         self.cursor: Final = cursor
@@ -50,12 +46,7 @@ class BatchPieces:
     def next_piece(self) -> memoryview:
         """Decompress the next piece for the cursor, and return it. It is valid until the next.
 
-        The piece includes invalid bytes, and bytes after the last record, so that the cursor
-        reports them.
-
-        Raises:
-            CorruptRecordException: The bytes do not match the codec, or are incomplete.
-            DecompressionLimitError: The next record takes more memory than allowed.
+        The piece includes invalid bytes, and bytes after the last record: the cursor reports them.
         """
         self._move_to(self._buffer)
         while True:

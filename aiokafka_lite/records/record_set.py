@@ -155,14 +155,6 @@ class RecordSet:
         Fewer are returned after much decompression, because a small record set may contain many
         bytes. An error is raised after all earlier records were returned, and again by each later
         call.
-
-        Raises:
-            CorruptRecordException: The next batch or record is malformed.
-            UnsupportedMagicError: The format of the next batch is newer than magic 2.
-            UnsupportedCodecError: The next batch is compressed with an unknown codec.
-            DecompressionLimitError: The next batch or record takes more memory than allowed.
-            RecordTooLargeError: The first batch is incomplete, because the fetch size was too
-                small.
         """
         records: list[Record] = []
         self._fill(records, max_records)
@@ -173,7 +165,6 @@ class RecordSet:
 
         Calls of this and of `take` may alternate. 0 is the end, unless the columns are full: then
         continue with empty ones. The decoder of this record set must have created the columns.
-        Raises as `take`, and RecordTooLargeError for a record that is too large for a column.
         """
         columns.mark()
         before = len(columns)
@@ -227,10 +218,7 @@ class RecordSet:
         return self._inflated_total_bytes
 
     def inflate(self) -> None:
-        """Decompress the next batch or piece, if it is compressed.
-
-        `take` uses the result, or raises the error. A piece without records to deliver is skipped.
-        """
+        """Decompress the next batch or piece for `take`. A piece without records is skipped."""
         self._open_next()
         header, payload = self._header, self._payload
         if header is None or payload is None or not self._is_packed:
@@ -520,10 +508,7 @@ def each_record(view: memoryview) -> Iterator[Record]:
 
 
 def end_offset(view: memoryview) -> int | None:
-    """Return the offset after all complete batches, or None. Reads headers only.
-
-    It never raises: it stops before the first impossible header, which decoding reports.
-    """
+    """Return the offset after all complete batches whose headers are possible, or None."""
     return decoders.current().end_offset(view)
 
 
@@ -534,8 +519,7 @@ def next_offset_after(view: memoryview, pos: int, floor: int) -> int:
     """Return the next offset after the bad batch at `pos`, at least `floor` + 1.
 
     The evidence, in this order: its own header if the checksum is right, the valid batch that
-    follows, a header whose record count and last offset agree. The batch may be incomplete. `floor`
-    is the first offset that cannot be read.
+    follows, a header whose record count and last offset agree. The batch may be incomplete.
     """
     own = peek_header(view, pos)
     if own is None:

@@ -39,10 +39,7 @@ class EndMarker(NamedTuple):
 
 
 def end_marker(header: BatchHeader, batch: memoryview) -> EndMarker | None:
-    """Return the marker in a control batch.
-
-    None for another type, or if compaction removed it.
-    """
+    """Return the marker in a control batch. None for other types, or after compaction."""
     if header.count == 0:
         return None
     from aiokafka_lite.records import decoders  # which import this module
@@ -70,11 +67,7 @@ def end_marker(header: BatchHeader, batch: memoryview) -> EndMarker | None:
 
 
 class AbortedTransactions:
-    """Finds the batches of aborted transactions in a Fetch response.
-
-    The broker lists aborted transactions by producer and first offset. Each ends with that
-    producer's abort marker. Batches must be passed in the order of offsets.
-    """
+    """Finds batches of aborted transactions, which abort markers end, in the order of offsets."""
 
     def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
         """Take (producer id, first offset) pairs in any order."""

@@ -11,10 +11,7 @@ HIDDEN: Final = "***"
 
 
 class Secret:
-    """A password or key that neither a repr, a log, an exception nor a pickle shows.
-
-    Only `reveal()` returns its bytes. Comparisons take constant time.
-    """
+    """A password that no repr, log, exception or pickle shows. Comparisons take constant time."""
 
     __slots__ = ("_value",)
 

@@ -176,10 +176,7 @@ class ClientFirst(NamedTuple):
 
 
 class ServerFirst(NamedTuple):
-    """The parameters of hashing, which the client has to check.
-
-    `nonce` is the client's, followed by the broker's.
-    """
+    """The parameters of hashing, to be checked, and the client's nonce with the broker's."""
 
     nonce: bytes
     salt: bytes

@@ -150,14 +150,7 @@ WRITING: Final = frozenset(
 
 
 class KafkaOptions(Settings):
-    """The parsed options kafka.*.
-
-    Attributes:
-        login: The source of `mechanism`.
-        max_bytes: The size of a response, unless its first batch is larger.
-        partition_max_bytes: The size of one partition's records in it, with the same exception.
-        receive_buffer_bytes, send_buffer_bytes: The socket's. -1 is the system's default.
-    """
+    """The parsed options kafka.*. A first batch may exceed the limits of bytes."""
 
     secrets = frozenset({"mechanism", "login"})
 
@@ -202,12 +195,7 @@ def check_kafka_names(raw: RawOptions) -> None:
 
 
 def parse_kafka_options(raw: RawOptions) -> KafkaOptions:
-    """Parse the options kafka.*, after `check_kafka_names`.
-
-    Raises:
-        OptionError: A value is missing or wrong.
-        InsecureConfigError: Credentials would leave this machine without TLS.
-    """
+    """Parse the options kafka.*, after `check_kafka_names`. OptionError names a wrong one."""
     numbers: dict[str, Any] = {
         field: raw.number(
             f"{_PREFIX}{name}",

@@ -56,10 +56,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class _TimeLimit:
-    """Ends a connection whose response has not ended in time.
-
-    A socket's timeout is that of each piece. Headers and chunks may have any number of pieces.
-    """
+    """Ends a connection whose response, in any number of pieces, has not ended in time."""
 
     def __init__(self, limit_s: float) -> None:
         self.is_over = False
@@ -147,10 +144,8 @@ class _Kept(NamedTuple):
 class ClientCredentials(AbstractTokenProvider):
     """Requests tokens from a server's token endpoint, in the name of a client.
 
-    Args:
-        extensions: SASL extensions to send with each token (KIP-342).
-        is_encoded: Encode name and password as in the RFC; Kafka's clients do not by default.
-        timeout_s: For connecting, and then for all responses: of a proxy, of TLS and of the server.
+    `extensions` are SASL extensions to send with each token (KIP-342). `is_encoded` encodes name
+    and password as in the RFC; Kafka's clients do not by default.
     """
 
     def __init__(

@@ -46,9 +46,8 @@ def trimmed(text: str) -> str:
 class RawOptions:
     """The options of a query as text. `warnings` are messages for the user that are not errors.
 
-    Numbers and booleans of Kafka's own settings may have spaces around them, and timestamps, too.
-
-    Errors are OptionError, and name the option, its value, and the rule.
+    Only Kafka's own numbers and booleans, and timestamps, may have spaces around them. An
+    OptionError names the option, its value, and the rule.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:

@@ -1,8 +1,4 @@
-"""The TLS settings of Kafka's Java clients, for Python's `ssl`.
-
-Certificates and keys are PEM (in files or inline), or PKCS12 stores with the package
-`cryptography`.
-"""
+"""The TLS settings of Kafka's Java clients: PEM in files or inline, or PKCS12 stores."""
 
 from __future__ import annotations
 
@@ -328,10 +324,7 @@ def _set_ciphers(context: ssl.SSLContext, raw: RawOptions) -> None:
 
 
 def openssl_name(suite: str) -> str:
-    """Return OpenSSL's name of a cipher suite.
-
-    TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 (Java, IANA) becomes ECDHE-RSA-AES128-GCM-SHA256.
-    """
+    """Return OpenSSL's name of a cipher suite, such as ECDHE-RSA-AES128-GCM-SHA256."""
     if "_WITH_" not in suite:
         return suite
     exchange, cipher = suite.partition("_")[2].split("_WITH_", 1)

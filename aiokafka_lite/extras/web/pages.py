@@ -103,13 +103,7 @@ def _rest_s(began: float) -> float:
 
 
 class Measured:
-    """A consumer's metrics at one moment, and the responses built from them.
-
-    Attributes:
-        measured_at: The loop time of the measurement.
-        exposition: The response of ``/metrics``, None before its first request.
-        until: The loop time until which the measurement is used.
-    """
+    """A consumer's metrics, used `until` a loop time, and the responses built of them."""
 
     def __init__(self, consumer: AnyConsumer, health: HealthAnswer) -> None:
         self._consumer = weakref.ref(consumer)

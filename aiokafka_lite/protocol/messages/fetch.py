@@ -1,7 +1,4 @@
-"""Fetch (key 1): read record sets from leaders or followers of partitions.
-
-v10 allows zstd (KIP-110).
-"""
+"""Fetch (key 1): read record sets of partitions. v10 allows zstd (KIP-110)."""
 
 from __future__ import annotations
 

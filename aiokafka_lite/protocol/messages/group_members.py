@@ -215,11 +215,7 @@ class PreviousShare(Struct):
 
 
 class StickyUserData(Blob, versions="0-1"):
-    """The sticky assignor's user data: a member's last assignment and its generation (KIP-341).
-
-    It has no version in front and no definition file
-    (org.apache.kafka.clients.consumer.StickyAssignor).
-    """
+    """The sticky assignor's latest assignment and generation (KIP-341), without a version."""
 
     previous_assignment: list[PreviousShare] = array(PreviousShare, "0+")
     generation: int = int32("1+", default=-1, ignorable=True)

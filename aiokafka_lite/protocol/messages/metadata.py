@@ -102,10 +102,7 @@ class FinalizedFeatureKey(Struct):
 
 
 class ApiVersionsResponse(Response, has_plain_header=True):
-    """A broker that does not know the version answers in v0 with its own range (KIP-511).
-
-    Features have levels (KIP-584), from 0 on in v4.
-    """
+    """In v0 if the broker lacks the version (KIP-511). Levels of features start at 0 in v4."""
 
     error_code: int = int16("0+")
     api_keys: list[ApiVersion] = array(ApiVersion, "0+")
