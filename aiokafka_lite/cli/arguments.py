@@ -1,15 +1,85 @@
-"""Argument types that several commands use."""
+"""Declares the arguments of commands, and parses values that several commands use."""
 
 from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
+from enum import EnumMeta
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 DEFAULT_PORT = 9092
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def new_parser(
+    subparsers: Subparsers,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    description: str,
+    examples: str,
+) -> argparse.ArgumentParser:
+    parser = subparsers.add_parser(
+        name,
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_arguments(
+    container: argparse._ActionsContainer,
+    text: str,
+    **kinds: Callable[[str], object] | tuple[str, ...],
+) -> None:
+    """Add arguments as `--help` shows them, each on a line, with its help after two spaces.
+
+    `-k, --keys` is a flag, `--key REGEX` has a value, `--header NAME=REGEX ...` is repeatable,
+    `TOPIC` is positional, and so is `TOPIC ...` for one or more `topics`. Indented lines continue
+    the help. `kinds` has, by the name in the namespace, how to parse a value, or the choices.
+    """
+    for entry in re.split(r"\n(?! )", text.strip("\n")):
+        head, help_text = re.split(r"\n? {2,}", entry, maxsplit=1)
+        words = head.replace(", ", " ").split()
+        is_list = words[-1] == "..."
+        flags = [word for word in words if word.startswith("-")]
+        metavar = next((word for word in words if word[0] not in "-."), None)
+        if not flags and metavar is not None:
+            flags = [metavar.lower() + "s" * is_list]
+        settings: dict[str, Any] = {"help": " ".join(help_text.split())}
+        kind = kinds.pop(flags[-1].lstrip("-").replace("-", "_"), None)
+        if kind is None and metavar is None:
+            settings["action"] = "store_true"
+        elif isinstance(kind, tuple):
+            settings["choices"] = kind
+        else:
+            settings |= {"type": kind, "metavar": metavar}
+        if isinstance(kind, EnumMeta):
+            settings["choices"] = list(kind)
+        if is_list and head.startswith("-"):
+            settings |= {"action": "append", "default": []}
+        elif is_list:
+            settings["nargs"] = "+"
+        container.add_argument(*flags, **settings)
+    if kinds:
+        raise TypeError(f"there are no arguments {', '.join(kinds)}")
+
+
+NAMES_ONLY: Final = "-q, --names  print names alone"
+AS_JSON: Final = "-j, --json  print one JSON object per line"
+
+
+def add_patterns(parser: argparse.ArgumentParser, things: str) -> None:
+    parser.add_argument(
+        "patterns",
+        nargs="*",
+        metavar="NAME",
+        help=f"only these {things} (* matches any text, ? any character)",
+    )
 
 
 def positive_int(text: str, limit: int | None = None) -> int:
@@ -80,17 +150,6 @@ def partition_numbers(text: str) -> tuple[int, ...]:
             )
         numbers += range(low, high + 1)
     return tuple(numbers)
-
-
-def new_parser(
-    subparsers: Subparsers, name: str, description: str, examples: str
-) -> argparse.ArgumentParser:
-    return subparsers.add_parser(
-        name,
-        description=description,
-        epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
 
 
 _ESCAPES: Final = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "\\": "\\"}

@@ -1,18 +1,21 @@
-"""Lookups of topics and offsets.
+"""Lookups of topics, offsets, and positions in topics.
 
 Only errors that occur while a cluster starts are retried: see `BlockingCluster.retrying`.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime, timezone
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Final, NamedTuple
 
 from aiokafka_lite._settings import nearest
+from aiokafka_lite.cli.arguments import parse_duration_ms
 from aiokafka_lite.cli.problems import CommandError
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.offset_lookups import Lookups
@@ -105,10 +108,128 @@ def partitions_of(
     return [TopicPartition(topic.name, number) for number in led]
 
 
-def time_text(timestamp_ms: int) -> str:
-    """Return a time in ISO 8601, in UTC."""
+# --- Positions: earliest, latest, an offset, a time, or an age --------------------------------
+FORMS: Final = (
+    "earliest, latest, an offset (1234), an age (30m, 2h, 1d), or a time (10:00 today, "
+    "2026-07-17T10:00 local time, 2026-07-17T10:00Z in UTC, @1767225600000 in ms)"
+)
+_OFFSET: Final = re.compile(r"[0-9]{1,18}")
+_EPOCH_MS: Final = re.compile(r"@[0-9]{1,18}")
+_TIME_OF_DAY: Final = re.compile(r"[0-9]{1,2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?")
+
+
+class TopicPosition(NamedTuple):
+    """A position in each partition: an offset, or a time (ms, `EARLIEST` or `LATEST`).
+
+    `text` is the user's own.
+    """
+
+    offset: int | None
+    time_ms: int
+    text: str
+
+    @property
+    def is_time(self) -> bool:
+        return self.offset is None and self.time_ms >= 0
+
+
+def place(text: str) -> TopicPosition:
+    """Parse a position, or raise argparse.ArgumentTypeError."""
+    word = text.strip()
+    match word.lower():
+        case "earliest" | "beginning":
+            return TopicPosition(None, EARLIEST, word)
+        case "latest" | "end":
+            return TopicPosition(None, LATEST, word)
+    if _OFFSET.fullmatch(word):
+        return TopicPosition(int(word), 0, word)
+    if _EPOCH_MS.fullmatch(word):
+        return TopicPosition(None, int(word[1:]), word)
+    time_ms = _time_ms(word)
+    if time_ms is None:
+        time_ms = _ago_ms(word)
+    if time_ms is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a position in a topic: write {FORMS}")
+    return TopicPosition(None, time_ms, word)
+
+
+def add_from(container: argparse._ActionsContainer) -> None:
+    container.add_argument(
+        "--from", dest="start", type=place, metavar="WHERE", help=f"start at this position: {FORMS}"
+    )
+
+
+def _time_ms(word: str) -> int | None:
+    """Parse a time of day or a moment, by default in this machine's time zone."""
     try:
-        moment = datetime.fromtimestamp(timestamp_ms / 1000, timezone.utc)
-    except (OverflowError, OSError, ValueError):  # outside of the range of datetime
-        return str(timestamp_ms)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        if _TIME_OF_DAY.fullmatch(word):
+            hour, _, rest = word.partition(":")
+            word = f"{datetime.now().date().isoformat()}T{hour.zfill(2)}:{rest}"
+        # Python 3.10 does not know the Z.
+        moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", word))
+        return max(0, int(moment.timestamp() * 1000))
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _ago_ms(word: str) -> int | None:
+    try:
+        return max(0, int(time.time() * 1000) - parse_duration_ms(word.removesuffix("ago")))
+    except ValueError:
+        return None
+
+
+class Found(NamedTuple):
+    """By default, `starts` are the begins, and `stops` the ends."""
+
+    begins: dict[TopicPartition, int]
+    ends: dict[TopicPartition, int]
+    starts: dict[TopicPartition, int]
+    stops: dict[TopicPartition, int]
+
+
+def find(
+    cluster: BlockingCluster,
+    tps: Collection[TopicPartition],
+    start: TopicPosition | None = None,
+    stop: TopicPosition | None = None,
+    *,
+    isolation_level: str = "read_uncommitted",
+) -> Found:
+    """Look up two positions in each partition, in one round trip to each leader.
+
+    A position outside of the log is moved to its beginning or end.
+    """
+    times = [each.time_ms for each in (start, stop) if each is not None and each.is_time]
+    begins, ends, *found = offsets_at(
+        cluster, tps, EARLIEST, LATEST, *times, isolation_level=isolation_level
+    )
+    known = begins.keys() & ends.keys()
+    known = known.intersection(*(offsets.keys() for offsets in found))
+    if gone := {tp.topic for tp in tps if tp not in known}:
+        raise CommandError(f"topic {', '.join(sorted(gone))} was deleted during the command")
+    by_time = iter(found)
+    starts, stops = (
+        known if at is None else _offsets(at, begins, ends, next(by_time) if at.is_time else {})
+        for at, known in ((start, begins), (stop, ends))
+    )
+    return Found(begins, ends, starts, stops)
+
+
+def _offsets(
+    where: TopicPosition,
+    begins: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    by_time: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    if where.time_ms == EARLIEST:
+        return dict(begins)
+    offsets: dict[TopicPartition, int] = {}
+    for tp, end in ends.items():
+        offset = end
+        if where.offset is not None:
+            offset = where.offset
+        elif by_time.get(tp, -1) >= 0:
+            offset = by_time[tp]
+        offsets[tp] = min(max(offset, begins[tp]), end)
+    return offsets

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiokafka_lite._settings import nearest
-from aiokafka_lite.cli.arguments import name_and_value, positive_seconds
+from aiokafka_lite.cli.arguments import add_arguments, name_and_value, positive_seconds
 from aiokafka_lite.cli.problems import CommandError, UsageError
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import ClientConfig
@@ -42,32 +42,40 @@ DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 DEFAULT_TIMEOUT_S: Final = 20.0
 
 
-class _Option(NamedTuple):
-    name: str
-    setting: str
-    metavar: str
-    help: str
-
-
-_OPTIONS: Final = (
-    _Option("security-protocol", "security.protocol", "NAME",
-            "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL (default: derived from the other "
-            "options)"),
-    _Option("ca-file", "ssl.truststore.location", "FILE",
-            "certificates to trust, in PEM or PKCS12 (default: the system's certificates). "
-            "Implies TLS"),
-    _Option("cert-file", "ssl.certificate.location", "FILE",
-            "the client's own certificate, in PEM. Implies TLS"),
-    _Option("key-file", "ssl.key.location", "FILE",
-            "the private key of --cert-file (default: the key in the file of --cert-file)"),
-    _Option("key-password", "ssl.key.password", "TEXT", "the password of the private key"),
-    _Option("mechanism", "sasl.mechanism", "NAME",
-            "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER (default with --username: PLAIN)"),
-    _Option("username", "sasl.username", "NAME", "the user name for SASL. Implies SASL and TLS"),
-    _Option("password", "sasl.password", "TEXT",
-            "the password for SASL. Set AIOKAFKA_LITE_PASSWORD instead if other users of this "
-            "machine can see its processes"),
-)  # fmt: skip
+_BOOTSTRAP: Final = f"""
+-b, --bootstrap HOST:PORT  bootstrap servers, separated by commas (default: {DEFAULT_BOOTSTRAP})
+"""
+_ARGUMENTS: Final = f"""
+--tls  use TLS, and trust the system's certificates
+--security-protocol NAME
+  PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL (default: derived from the other options)
+--ca-file FILE
+  certificates to trust, in PEM or PKCS12 (default: the system's certificates). Implies TLS
+--cert-file FILE  the client's own certificate, in PEM. Implies TLS
+--key-file FILE  the private key of --cert-file (default: the key in the file of --cert-file)
+--key-password TEXT  the password of the private key
+--mechanism NAME
+  PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER (default with --username: PLAIN)
+--username NAME  the user name for SASL. Implies SASL and TLS
+--password TEXT
+  the password for SASL. Set AIOKAFKA_LITE_PASSWORD instead if other users of this machine can see
+  its processes
+--allow-plaintext-credentials  allow sending credentials to other machines without TLS
+--timeout SECONDS
+  the time limit for connecting and for each response (default: {DEFAULT_TIMEOUT_S:g})
+"""
+# The settings of options that environment variables can replace.
+_SETTINGS: Final = {
+    "bootstrap": "bootstrap.servers",
+    "security_protocol": "security.protocol",
+    "ca_file": "ssl.truststore.location",
+    "cert_file": "ssl.certificate.location",
+    "key_file": "ssl.key.location",
+    "key_password": "ssl.key.password",
+    "mechanism": "sasl.mechanism",
+    "username": "sasl.username",
+    "password": "sasl.password",
+}
 
 _HELP: Final = """\
 Environment variables can replace the options for addresses, files, names and passwords:
@@ -81,12 +89,7 @@ def add_options(
     settings_file: Sequence[str] = ("--config", "--command-config"),
 ) -> None:
     group = parser.add_argument_group("connection", _HELP)
-    group.add_argument(
-        "-b",
-        "--bootstrap",
-        metavar="HOST:PORT",
-        help=f"bootstrap servers, separated by commas (default: {DEFAULT_BOOTSTRAP})",
-    )
+    add_arguments(group, _BOOTSTRAP)
     group.add_argument(
         *settings_file,
         dest="config",
@@ -103,23 +106,7 @@ def add_options(
         metavar="NAME=VALUE",
         help="another client setting, by its name in Kafka (repeatable)",
     )
-    group.add_argument(
-        "--tls", action="store_true", help="use TLS, and trust the system's certificates"
-    )
-    for option in _OPTIONS:
-        group.add_argument(f"--{option.name}", metavar=option.metavar, help=option.help)
-    group.add_argument(
-        "--allow-plaintext-credentials",
-        action="store_true",
-        help="allow sending credentials to other machines without TLS",
-    )
-    group.add_argument(
-        "--timeout",
-        type=positive_seconds,
-        metavar="SECONDS",
-        help="the time limit for connecting and for each response "
-        f"(default: {DEFAULT_TIMEOUT_S:g})",
-    )
+    add_arguments(group, _ARGUMENTS, timeout=positive_seconds)
 
 
 class Connecting(NamedTuple):
@@ -303,27 +290,18 @@ def _override(settings: dict[str, str], nearer: Mapping[str, str]) -> None:
 
 
 def _of_options(options: argparse.Namespace) -> dict[str, str]:
-    found: dict[str, str] = {}
-    if options.bootstrap is not None:
-        found["bootstrap.servers"] = options.bootstrap
+    given = {setting: getattr(options, name) for name, setting in _SETTINGS.items()}
     if options.timeout is not None:
-        found["request.timeout.ms"] = str(max(1, int(options.timeout * 1000)))
-    for option in _OPTIONS:
-        value = getattr(options, option.name.replace("-", "_"))
-        if value is not None:
-            found[option.setting] = value
-    return found
+        given["request.timeout.ms"] = str(max(1, int(options.timeout * 1000)))
+    return {setting: value for setting, value in given.items() if value is not None}
 
 
 def _of_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    names = {"bootstrap": "bootstrap.servers"}
-    names |= {option.name: option.setting for option in _OPTIONS}
-    variables = {ENVIRONMENT + name.replace("-", "_").upper(): names[name] for name in names}
-    return {
-        setting: environment[variable]
-        for variable, setting in variables.items()
-        if environment.get(variable)
+    given = {
+        setting: environment.get(f"{ENVIRONMENT}{name.upper()}")
+        for name, setting in _SETTINGS.items()
     }
+    return {setting: value for setting, value in given.items() if value}
 
 
 def _of_file(path: Path) -> dict[str, str]:

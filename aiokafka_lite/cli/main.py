@@ -7,18 +7,78 @@ closed).
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from aiokafka_lite import __version__
 from aiokafka_lite._settings import nearest
-from aiokafka_lite.cli import completion
-from aiokafka_lite.cli.commands import COMMANDS, listing
-from aiokafka_lite.cli.problems import CommandError, UsageError, plain_text
-from aiokafka_lite.cli.signals import Interrupted
+from aiokafka_lite.cli.arguments import Subparsers, new_parser
+from aiokafka_lite.cli.problems import (
+    CommandError,
+    Interrupted,
+    MissingExtraError,
+    UsageError,
+    plain_text,
+)
 from aiokafka_lite.errors import KafkaError
+
+if TYPE_CHECKING:
+    from aiokafka_lite.client.blocking_cluster import BlockingCluster
+
+
+class Command(NamedTuple):
+    """A command. The function `add_NAME` of its module, imported only to run it, adds its parser.
+
+    `actions` are following words, whose parsers `add_NAME_actions` adds.
+    """
+
+    name: str
+    summary: str
+    module: str
+    actions: tuple[str, ...] = ()
+
+    def add_to(self, subparsers: Subparsers, next_word: str = "") -> None:
+        module = importlib.import_module(f"aiokafka_lite.cli.{self.module}")
+        function = f"add_{self.name}{'_actions' if next_word in self.actions else ''}"
+        cast("Callable[[Subparsers], None]", getattr(module, function))(subparsers)
+
+
+SECTIONS: Final[dict[str, Sequence[Command]]] = {
+    "inspect a cluster": (
+        Command(
+            "topics",
+            "list topics (or change topics: topics create, delete, config)",
+            "topics",
+            actions=("create", "delete", "config"),
+        ),
+        Command("describe", "show partitions, offsets and settings of topics", "topics"),
+        Command("cat", "print the records of a topic", "cat"),
+        Command("tail", "print the last records of a topic, then new records", "cat"),
+        Command("groups", "list consumer groups", "groups"),
+        Command("lag", "show the lag of a consumer group per partition", "groups"),
+        Command("reset", "change the committed offsets of a consumer group", "groups"),
+        Command("produce", "produce records, one per line", "produce"),
+        Command("replay", "write dead letters back to their original topics", "replay"),
+    ),
+    "for the shell": (Command("completion", "print a shell's completion script", "main"),),
+    "a broker for tests": (Command("broker", "run the embedded broker until Ctrl-C", "broker"),),
+}
+"""The commands by the heading under which help lists them."""
+
+COMMANDS: Final = {each.name: each for section in SECTIONS.values() for each in section}
+
+
+def listing() -> str:
+    width = max(map(len, COMMANDS))
+    lines: list[str] = []
+    for heading, commands in SECTIONS.items():
+        lines += ["", f"{heading}:"]
+        lines += [f"  {each.name:<{width}}  {each.summary}" for each in commands]
+    return "\n".join(lines[1:])
 
 
 def program_name() -> str:
@@ -49,8 +109,8 @@ def build_parser(*words: str) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    if completion.ASKED in os.environ:
-        completion.offer(build_parser(*_command(completion.words_to_complete())))
+    if ASKED in os.environ:
+        offer(build_parser(*_command(os.environ.get("COMP_LINE", "").split()[1:])))
     _open_closed_streams()
     arguments = sys.argv[1:] if arguments is None else arguments
     words = _command(arguments)
@@ -122,3 +182,86 @@ def _command(arguments: Sequence[str]) -> Sequence[str]:
 def _fail(message: str, code: int = 1) -> int:
     print(f"error: {message}", file=sys.stderr)
     return code
+
+
+# --- Completion, by argcomplete ---------------------------------------------------------------
+PROGRAM: Final = "aiokafka-lite"
+SHELLS: Final = ("bash", "zsh", "fish", "tcsh", "powershell")
+# The longest wait for a completion.
+TIMEOUT_S: Final = 2.0
+# The shell sets it for a completion.
+ASKED: Final = "_ARGCOMPLETE"
+
+
+def add_completion(subparsers: Subparsers) -> None:
+    parser = new_parser(
+        subparsers,
+        "completion",
+        print_script,
+        "Print a shell script that completes commands, options, and names of topics and "
+        "groups.\nThe script reads the names from the cluster given on the command line, in the "
+        "environment or in a properties file.",
+        "examples:\n"
+        '  eval "$(aiokafka-lite completion bash)"      in ~/.bashrc\n'
+        '  eval "$(aiokafka-lite completion zsh)"       in ~/.zshrc, after compinit\n'
+        "  aiokafka-lite completion fish | source       in config.fish\n",
+    )
+    parser.add_argument("shell", choices=SHELLS, help="which shell")
+
+
+def print_script(options: argparse.Namespace) -> int:
+    try:
+        from argcomplete.shell_integration import shellcode
+    except ModuleNotFoundError:
+        raise MissingExtraError("argcomplete", extra="cli") from None
+    print(shellcode([PROGRAM], shell=options.shell))
+    return 0
+
+
+def offer(parser: argparse.ArgumentParser) -> None:
+    """Print the completions for the shell and exit. Has no effect without argcomplete."""
+    try:
+        import argcomplete
+    except ModuleNotFoundError:
+        return
+    _set_completers(parser)
+    argcomplete.autocomplete(parser)
+
+
+def _set_completers(parser: argparse.ArgumentParser) -> None:
+    names = {"topic": _topics, "topics": _topics, "group": _groups}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for subparser in action.choices.values():
+                _set_completers(subparser)
+        elif action.dest in names:
+            action.completer = _of_cluster(names[action.dest])  # type: ignore[attr-defined]
+
+
+def _of_cluster(
+    ask: Callable[[BlockingCluster], list[str]],
+) -> Callable[..., list[str]]:
+    """Return a completer of names. It returns no names if the cluster does not respond in time."""
+
+    def complete(*, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+        from aiokafka_lite.cli.connecting import connecting
+
+        parsed_args.timeout = TIMEOUT_S
+        try:
+            with connecting(parsed_args).cluster() as cluster:
+                return ask(cluster)
+        except (AttributeError, CommandError, KafkaError):  # or a command without a cluster
+            return []
+
+    return complete
+
+
+def _topics(cluster: BlockingCluster) -> list[str]:
+    topics = cluster.look(None).topics.values()
+    return [topic.name for topic in topics if not topic.is_internal]
+
+
+def _groups(cluster: BlockingCluster) -> list[str]:
+    from aiokafka_lite.cli.groups import list_groups
+
+    return [each.group_id for each in list_groups(cluster)]

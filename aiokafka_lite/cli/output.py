@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from aiokafka_lite.cli.problems import raise_if_any
+
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
@@ -32,10 +34,6 @@ class Column(NamedTuple):
     show: Callable[[object], str] = str
 
 
-def add_json_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-j", "--json", action="store_true", help="print one JSON object per line")
-
-
 def print_rows(rows: Sequence[Row], columns: Sequence[Column], *, as_json: bool = False) -> None:
     """A table without rows is not printed."""
     if as_json:
@@ -48,6 +46,24 @@ def print_rows(rows: Sequence[Row], columns: Sequence[Column], *, as_json: bool 
         console.print(rich_table(rows, columns, console.width))
     elif rows:
         print("\n".join(text_lines(rows, columns)))
+
+
+def print_listing(
+    things: str,
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+    options: argparse.Namespace,
+    problems: Sequence[str],
+) -> None:
+    """Print rows, or with --names only their first column, and raise the problems."""
+    if options.names:
+        for row in rows:
+            print(row[columns[0].name])
+    else:
+        print_rows(rows, columns, as_json=options.json)
+        if not rows and not problems:
+            print(f"no {things}", file=sys.stderr)
+    raise_if_any(problems)
 
 
 def print_object(row: Row) -> None:

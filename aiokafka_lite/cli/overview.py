@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 
 from aiokafka_lite import __version__
-from aiokafka_lite.cli.commands import listing
 from aiokafka_lite.cli.loops import LoopKind, available_loops
+from aiokafka_lite.cli.main import listing
 from aiokafka_lite.records.decoders import COMPILED, PLAIN_DECODER_NOTE
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Sequence
 from typing import Final
 
@@ -23,7 +24,7 @@ def raise_if_any(problems: Sequence[str]) -> None:
 
 
 class LineProblem(Exception):
-    pass
+    """A line of the input is no record."""
 
 
 class MissingExtraError(CommandError):
@@ -36,6 +37,18 @@ class MissingExtraError(CommandError):
             f"{package} is not installed, but this command needs it: pip install "
             f"'aiokafka-lite[{extra}]'"
         )
+
+
+class Interrupted(Exception):
+    """The user or the system ended the program by a signal."""
+
+    def __init__(self, signal_number: int) -> None:
+        self.signal_number = signal_number
+        super().__init__(f"ended by {signal.Signals(signal_number).name}")
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.signal_number
 
 
 # Advice for programs in errors, and the matching options.

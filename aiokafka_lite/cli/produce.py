@@ -16,7 +16,13 @@ from typing import BinaryIO, Final
 
 from aiokafka_lite import producing
 from aiokafka_lite.cli import loops
-from aiokafka_lite.cli.arguments import Subparsers, name_and_value, new_parser, unescaped
+from aiokafka_lite.cli.arguments import (
+    Subparsers,
+    add_arguments,
+    name_and_value,
+    new_parser,
+    unescaped,
+)
 from aiokafka_lite.cli.asking import ask_for_topic
 from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
 from aiokafka_lite.cli.json_records import UTF8_MARK, parse_line
@@ -40,52 +46,27 @@ examples:
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = new_parser(subparsers, "produce", _DESCRIPTION, _EXAMPLES)
-    parser.add_argument("topic", metavar="TOPIC", help="the topic, which must exist")
-    parser.add_argument(
-        "-K", "--key-separator", metavar="TEXT", help="the text between key and value in a line"
-    )
-    parser.add_argument("--key", metavar="TEXT", help="the key of every record")
-    parser.add_argument(
-        "-H",
-        "--header",
-        type=name_and_value,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a header of every record (repeatable)",
-    )
-    parser.add_argument(
-        "-p", "--partition", type=int, metavar="N", help="the partition of every record"
-    )
-    parser.add_argument(
-        "-j",
-        "--json",
-        action="store_true",
-        help='read lines of JSON objects, as `cat --json` prints them: {"key": "42", "value": '
-        '{"amount": 3}, "headers": {}, "partition": 0, "timestamp": …}, with {"base64": '
-        '"…"} for binary data',
-    )
-    parser.add_argument(
-        "--null", metavar="TEXT", help="write null instead of a key or value that equals this text"
-    )
-    parser.add_argument(
-        "-d",
-        "--delimiter",
-        default="\\n",
-        metavar="TEXT",
-        help=r"the text between records, such as '\0' (default: '\n')",
-    )
-    parser.add_argument(
-        "-z",
-        "--compression",
-        choices=[codec.name.lower() for codec in Codec],
-        default="none",
-        help="compress batches (default: %(default)s)",
-    )
+_ARGUMENTS: Final = r"""
+TOPIC  the topic, which must exist
+-K, --key-separator TEXT  the text between key and value in a line
+--key TEXT  the key of every record
+-H, --header NAME=VALUE ...  a header of every record (repeatable)
+-p, --partition N  the partition of every record
+-j, --json
+  read lines of JSON objects, as `cat --json` prints them: {"key": "42", "value": {"amount": 3},
+  "headers": {}, "partition": 0, "timestamp": …}, with {"base64": "…"} for binary data
+--null TEXT  write null instead of a key or value that equals this text
+-d, --delimiter TEXT  the text between records, such as '\0' (default: '\n')
+-z, --compression  compress batches (default: %(default)s)
+"""
+
+
+def add_produce(subparsers: Subparsers) -> None:
+    parser = new_parser(subparsers, "produce", run, _DESCRIPTION, _EXAMPLES)
+    codecs = tuple(codec.name.lower() for codec in Codec)
+    add_arguments(parser, _ARGUMENTS, header=name_and_value, partition=int, compression=codecs)
+    parser.set_defaults(delimiter="\\n", compression="none")
     add_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:

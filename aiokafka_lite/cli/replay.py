@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.arguments import (
     Subparsers,
+    add_arguments,
     name_and_value,
     new_parser,
     partition_numbers,
     positive_int,
 )
-from aiokafka_lite.cli.asking import ask_for_topic, partitions_of
-from aiokafka_lite.cli.cat.reading import Record, Span, records_of
+from aiokafka_lite.cli.asking import add_from, ask_for_topic, find, partitions_of
 from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
 from aiokafka_lite.cli.output import counted
-from aiokafka_lite.cli.positions import FORMS, find, place
 from aiokafka_lite.cli.problems import CommandError, UsageError, plain_text
+from aiokafka_lite.cli.reading import Record, Span, records_of
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.processing.dead_letters import (
     PARTITION,
@@ -66,54 +66,37 @@ examples:
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = new_parser(subparsers, "replay", _DESCRIPTION, _EXAMPLES)
-    parser.add_argument("topic", metavar="TOPIC", help="the topic of dead letters")
+_WHERE: Final = """
+--where NAME=PATTERN ...
+  only dead letters with a field NAME that matches PATTERN (* matches any text, ? any character).
+  The fields are topic, partition, offset, group, exception, message, delivery.count and key.
+  Repeatable: all patterns must match
+"""
+_WHICH: Final = """
+-p, --partition N[,N-N…]  only these partitions of TOPIC, such as 0,4-7
+-c, --count N  stop after N dead letters in all
+--group GROUP
+  start at the committed offsets of this group, and commit the offsets that are read. Later runs
+  with this group skip the dead letters of earlier runs, including dead letters that did not match
+"""
+_FURTHER: Final = """
+--transactional-id NAME
+  with --group: write dead letters and commit their offsets in transactions with this id. Consumers
+  with read_committed then see each dead letter once, even after a failed run
+--to TOPIC  write the dead letters to this topic, partitioned by key
+--dry-run  only print the records that would be written, one per line
+"""
+
+
+def add_replay(subparsers: Subparsers) -> None:
+    parser = new_parser(subparsers, "replay", run, _DESCRIPTION, _EXAMPLES)
+    add_arguments(parser, "TOPIC  the topic of dead letters")
     which = parser.add_argument_group("which dead letters")
-    which.add_argument(
-        "--where",
-        type=name_and_value,
-        action="append",
-        default=[],
-        metavar="NAME=PATTERN",
-        help="only dead letters with a field NAME that matches PATTERN (* matches any text, ? any "
-        "character). The fields are topic, partition, offset, group, exception, message, "
-        "delivery.count and key. Repeatable: all patterns must match",
-    )
-    which.add_argument(
-        "--from", dest="start", type=place, metavar="WHERE", help=f"start at this position: {FORMS}"
-    )
-    which.add_argument(
-        "-p", "--partition", type=partition_numbers, metavar="N[,N-N…]",
-        help="only these partitions of TOPIC, such as 0,4-7",
-    )  # fmt: skip
-    which.add_argument(
-        "-c", "--count", type=positive_int, metavar="N", help="stop after N dead letters in all"
-    )
-    which.add_argument(
-        "--group",
-        metavar="GROUP",
-        help="start at the committed offsets of this group, and commit the offsets that are "
-        "read. Later runs with this group skip the dead letters of earlier runs, including dead "
-        "letters that did not match",
-    )
-    parser.add_argument(
-        "--transactional-id",
-        metavar="NAME",
-        help="with --group: write dead letters and commit their offsets in transactions with "
-        "this id. Consumers with read_committed then see each dead letter once, even after a "
-        "failed run",
-    )
-    parser.add_argument(
-        "--to", metavar="TOPIC", help=("write the dead letters to this topic, partitioned by key")
-    )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help=("only print the records that would be written, one per line"),
-    )
+    add_arguments(which, _WHERE, where=name_and_value)
+    add_from(which)
+    add_arguments(which, _WHICH, partition=partition_numbers, count=positive_int)
+    add_arguments(parser, _FURTHER)
     add_options(parser)
-    parser.set_defaults(run=run)
 
 
 class _Letter(NamedTuple):

@@ -1,4 +1,4 @@
-"""`aiokafka-lite topics` and `describe TOPIC`."""
+"""`aiokafka-lite topics` and `describe TOPIC`: topics are listed, shown and changed."""
 
 from __future__ import annotations
 
@@ -11,30 +11,44 @@ from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from aiokafka_lite._compat import timeout
+from aiokafka_lite._settings import nearest
 from aiokafka_lite.cli import loops
-from aiokafka_lite.cli.arguments import Subparsers, new_parser
+from aiokafka_lite.cli.arguments import (
+    AS_JSON,
+    NAMES_ONLY,
+    Subparsers,
+    add_arguments,
+    add_patterns,
+    name_and_value,
+    new_parser,
+    positive_int16,
+    positive_int32,
+)
 from aiokafka_lite.cli.asking import (
+    FORMS,
+    TopicPosition,
     ask_for_topic,
     bounds,
+    find,
     is_selected,
+    place,
     unknown_names,
     why,
 )
-from aiokafka_lite.cli.cat.reading import Record, Span, records_of
 from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
 from aiokafka_lite.cli.output import (
     Column,
     Row,
-    add_json_option,
     count_text,
     counted,
     list_text,
+    print_listing,
     print_object,
     print_rows,
     size_text,
 )
-from aiokafka_lite.cli.positions import FORMS, TopicPosition, find, place
-from aiokafka_lite.cli.problems import plain_text, raise_if_any
+from aiokafka_lite.cli.problems import CommandError, UsageError, plain_text, raise_if_any
+from aiokafka_lite.cli.reading import Record, Span, records_of
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.view import TopicView
 from aiokafka_lite.errors import KafkaError, for_code
@@ -43,9 +57,20 @@ from aiokafka_lite.protocol.messages.cluster import (
     DescribeLogDirsRequest,
 )
 from aiokafka_lite.protocol.messages.configs import (
+    AlterableConfig,
+    AlterConfigsResource,
     DescribeConfigsRequest,
     DescribeConfigsResource,
+    DescribeConfigsResourceResult,
     DescribeConfigsResult,
+    IncrementalAlterConfigsRequest,
+)
+from aiokafka_lite.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
 )
 from aiokafka_lite.protocol.wire import uuid_to_str
 from aiokafka_lite.structs import TopicPartition
@@ -79,10 +104,11 @@ topics with transactions have fewer records than this number. Sizes are the size
 logs on disk."""
 
 
-def add_parser(subparsers: Subparsers) -> None:
+def add_topics(subparsers: Subparsers) -> None:
     parser = new_parser(
         subparsers,
         "topics",
+        run_topics,
         "List the topics of a cluster. `topics create`, `topics delete` and `topics config` "
         f"change topics\nand have their own --help.\n\n{_RECORDS_NOTE}",
         "examples:\n"
@@ -90,25 +116,16 @@ def add_parser(subparsers: Subparsers) -> None:
         "  aiokafka-lite topics 'orders-*' --json    matching topics, as JSON\n"
         "  aiokafka-lite topics -q                   only the names\n",
     )
-    parser.add_argument(
-        "patterns",
-        nargs="*",
-        metavar="NAME",
-        help=("only these topics (* matches any text, ? any character)"),
-    )
-    parser.add_argument(
-        "--internal", action="store_true", help=("also show Kafka's internal topics")
-    )
-    parser.add_argument("-q", "--names", action="store_true", help="print names alone")
-    add_json_option(parser)
+    add_patterns(parser, "topics")
+    add_arguments(parser, f"--internal  also show Kafka's internal topics\n{NAMES_ONLY}\n{AS_JSON}")
     add_options(parser)
-    parser.set_defaults(run=run_topics)
 
 
-def add_describe_parser(subparsers: Subparsers) -> None:
+def add_describe(subparsers: Subparsers) -> None:
     parser = new_parser(
         subparsers,
         "describe",
+        run_describe,
         "Show a topic's partitions, leaders, replicas, offsets and settings. Also show the rates "
         "and the\nlargest record of the last minute, or since the position of "
         f"--since.\n\n{_RECORDS_NOTE}",
@@ -118,17 +135,15 @@ def add_describe_parser(subparsers: Subparsers) -> None:
         "  aiokafka-lite describe orders --since 1h        rates and largest record of an hour\n"
         "  aiokafka-lite describe orders --since earliest  rates and largest record of the topic\n",
     )
-    parser.add_argument("topics", nargs="+", metavar="TOPIC", help="the topics to show")
-    parser.add_argument(
-        "--since",
-        type=place,
-        metavar="WHERE",
-        help="compute the rates and the largest record from all records since this position "
-        f"(default: {DEFAULT_SINCE}, but at most 64 MiB): {FORMS}",
-    )
-    add_json_option(parser)
+    add_arguments(parser, f"TOPIC ...  the topics to show\n{_SINCE}{AS_JSON}", since=place)
     add_options(parser)
-    parser.set_defaults(run=run_describe)
+
+
+_SINCE: Final = f"""\
+--since WHERE
+  compute the rates and the largest record from all records since this position (default:
+  {DEFAULT_SINCE}, but at most 64 MiB): {FORMS}
+"""
 
 
 # --- topics --------------------------------------------------------------------------------
@@ -140,16 +155,11 @@ def run_topics(options: argparse.Namespace) -> int:
             for _, topic in sorted(known.items())
             if _is_wanted(topic, options.patterns, with_internal=options.internal)
         ]
-        rows = [] if options.names else _topic_rows(cluster, topics)
+        rows: list[Row] = [{"topic": topic.name} for topic in topics]
+        if not options.names:
+            rows = _topic_rows(cluster, topics)
     problems = unknown_names("topic", options.patterns, known)
-    if options.names:
-        for topic in topics:
-            print(topic.name)
-    else:
-        print_rows(rows, _TOPIC_COLUMNS, as_json=options.json)
-        if not rows and not problems:
-            print("no topics", file=sys.stderr)
-    raise_if_any(problems)
+    print_listing("topics", rows, _TOPIC_COLUMNS, options, problems)
     return 0
 
 
@@ -447,3 +457,300 @@ class Sample:
     def _per_second(self, number: float) -> float | None:
         seconds = self._seconds
         return None if not seconds else round(number / seconds, 1)
+
+
+BY_DEFAULT: Final = -1
+SET: Final = 0
+UNSET: Final = 1
+# The source of a default value (KIP-226).
+DEFAULT: Final = 5
+_SOURCES: Final = {1: "topic", 2: "broker", 3: "cluster", 4: "server.properties", 5: "default"}
+LOOK_AGAIN_AFTER_S: Final = 0.05
+
+_COLUMNS: Final = (
+    Column("topic", "topic"),
+    Column("name", "setting"),
+    Column("value", "value"),
+    Column("source", "set in"),
+    Column("default", "default"),
+)
+
+
+def add_topics_actions(subparsers: Subparsers) -> None:
+    """Add the command `topics` with the actions that change topics, without the list."""
+    topics = subparsers.add_parser("topics", description="Create, delete and configure topics.")
+    actions = topics.add_subparsers(dest="action", metavar="ACTION", required=True)
+    _add_create(actions)
+    _add_delete(actions)
+    _add_config(actions)
+
+
+_CREATE: Final = """
+NAME ...  the topics to create
+-p, --partitions N  the number of partitions of each topic (default: the cluster's num.partitions)
+-r, --replication N
+  the number of replicas of each partition (default: the cluster's default.replication.factor)
+"""
+
+
+def _add_create(actions: Subparsers) -> None:
+    parser = new_parser(
+        actions,
+        "create",
+        run_create,
+        "Create topics, and wait until their partitions have leaders.",
+        "examples:\n"
+        "  aiokafka-lite topics create orders                with the cluster's num.partitions\n"
+        "  aiokafka-lite topics create orders payments --partitions 12 --replication 3\n"
+        "  aiokafka-lite topics create users --config cleanup.policy=compact\n",
+    )
+    add_arguments(parser, _CREATE, partitions=positive_int32, replication=positive_int16)
+    add_options(parser, settings_file=["--command-config"])
+    parser.add_argument(
+        "--config",
+        dest="topic_settings",
+        type=name_and_value,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of the topics (repeatable)",
+    )
+
+
+def _add_delete(actions: Subparsers) -> None:
+    parser = new_parser(
+        actions,
+        "delete",
+        run_delete,
+        "Delete topics with all their records, after a confirmation.",
+        "examples:\n"
+        "  aiokafka-lite topics delete orders.old\n"
+        "  aiokafka-lite topics delete orders.old payments.old --yes     without asking\n",
+    )
+    add_arguments(parser, "TOPIC ...  the topics to delete\n-y, --yes  delete without confirmation")
+    add_options(parser)
+
+
+_CONFIG: Final = f"""
+TOPIC ...  the topics
+--set NAME=VALUE ...  a setting to change (repeatable)
+--unset NAME ...  a setting to remove, so that the cluster's value applies (repeatable)
+--every  also show settings that have their default values
+{AS_JSON}
+"""
+
+
+def _add_config(actions: Subparsers) -> None:
+    parser = new_parser(
+        actions,
+        "config",
+        run_config,
+        "Show the settings of topics, or change settings. Without --every, only settings that "
+        "differ from\nthe defaults are shown. The changes of one topic succeed or fail together.",
+        "examples:\n"
+        "  aiokafka-lite topics config orders                        non-default settings\n"
+        "  aiokafka-lite topics config orders --every --json         all settings, as JSON\n"
+        "  aiokafka-lite topics config orders --set retention.ms=86400000\n"
+        "  aiokafka-lite topics config orders --unset retention.ms   use the cluster's value\n",
+    )
+    add_arguments(parser, _CONFIG, set=name_and_value)
+    add_options(parser)
+
+
+# --- create --------------------------------------------------------------------------------
+def run_create(options: argparse.Namespace) -> int:
+    names = list(dict.fromkeys(options.names))
+    topics = [
+        CreatableTopic(
+            name=name,
+            num_partitions=options.partitions or BY_DEFAULT,
+            replication_factor=options.replication or BY_DEFAULT,
+            configs=[
+                CreatableTopicConfig(name=setting, value=value)
+                for setting, value in options.topic_settings
+            ],
+        )
+        for name in names
+    ]
+    with connecting(options).cluster() as cluster:
+        cluster.look([])
+        timeout_ms = _timeout_ms(cluster)
+        request = CreateTopicsRequest(topics=topics, timeout_ms=timeout_ms)
+        response = cluster.request(_controller(cluster), request)
+        problems: list[str] = []
+        for result in response.topics:
+            if result.error_code:
+                reason = result.error_message or why(for_code(result.error_code))
+                problems.append(f"{result.name} was not created: {reason}")
+                continue
+            topic = _until_led(cluster, result.name, timeout_ms / 1000)
+            replicas = max(len(each.replicas) for each in topic.partitions.values())
+            print(
+                f"created {topic.name}: {counted(len(topic.partitions), 'partition')}, "
+                f"{counted(replicas, 'replica')}"
+            )
+    raise_if_any(problems)
+    return 0
+
+
+def _until_led(cluster: BlockingCluster, name: str, timeout_s: float) -> TopicView:
+    give_up_at = time.monotonic() + timeout_s
+    while True:
+        topic = cluster.look([name]).topics.get(name)
+        partitions = {} if topic is None else topic.partitions
+        if topic is not None and partitions and all(p.leader >= 0 for p in partitions.values()):
+            return topic
+        if time.monotonic() >= give_up_at:
+            raise CommandError(
+                f"{name} was created, but some partitions still have no leader after "
+                f"{timeout_s:g} s"
+            )
+        time.sleep(LOOK_AGAIN_AFTER_S)
+
+
+def _controller(cluster: BlockingCluster) -> int:
+    """Return the node for changes: without ZooKeeper any node forwards them."""
+    view = cluster.view
+    return view.controller_id if view.controller_id in view.nodes else min(view.nodes)
+
+
+def _timeout_ms(cluster: BlockingCluster) -> int:
+    return int(cluster.config.request_timeout_s * 1000)
+
+
+# --- delete --------------------------------------------------------------------------------
+def run_delete(options: argparse.Namespace) -> int:
+    names = list(dict.fromkeys(options.topics))
+    if not options.yes and not sys.stdin.isatty():
+        raise UsageError(
+            "cannot ask for confirmation, because the standard input is not a terminal: add --yes"
+        )
+    with connecting(options).cluster() as cluster:
+        known = cluster.look(None).topics
+        problems = [
+            f"there is no topic {name}{nearest(name, known)}" for name in names if name not in known
+        ]
+        there = [known[name] for name in names if name in known]
+        if there and (options.yes or _is_confirmed(cluster, there)):
+            problems += _delete(cluster, there)
+    raise_if_any(problems)
+    return 0
+
+
+def _is_confirmed(cluster: BlockingCluster, topics: Sequence[TopicView]) -> bool:
+    for topic in topics:
+        tps = [TopicPartition(topic.name, number) for number in topic.partitions]
+        try:
+            begins, ends = bounds(cluster, tps)
+            held = counted(sum(ends[tp] - begins[tp] for tp in tps), "record")
+        except (KafkaError, KeyError):
+            held = "records"
+        print(f"{topic.name}: {counted(len(tps), 'partition')}, {held}", file=sys.stderr)
+    print(f"Delete {counted(len(topics), 'topic')}? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        cluster.limit(cluster.config.request_timeout_s)  # people take their time
+        return True
+    raise CommandError("no topics were deleted")
+
+
+def _delete(cluster: BlockingCluster, topics: Sequence[TopicView]) -> list[str]:
+    states = [DeleteTopicState(name=topic.name) for topic in topics]
+    request = DeleteTopicsRequest(topics=states, timeout_ms=_timeout_ms(cluster))
+    problems: list[str] = []
+    for result in cluster.request(_controller(cluster), request).responses:
+        if result.error_code:
+            reason = result.error_message or why(for_code(result.error_code))
+            problems.append(f"{result.name} was not deleted: {reason}")
+        else:
+            print(f"deleted {result.name}")
+    return problems
+
+
+# --- config --------------------------------------------------------------------------------
+def run_config(options: argparse.Namespace) -> int:
+    names = list(dict.fromkeys(options.topics))
+    with connecting(options).cluster() as cluster:
+        for name in names:
+            ask_for_topic(cluster, name)
+        before = _settings(cluster, names)
+        if options.set or options.unset:
+            _change(cluster, options, before)
+            before = _settings(cluster, names)
+    rows = [
+        _row(result.resource_name, each)
+        for result in before
+        for each in result.configs
+        if options.every or _differs(each)
+    ]
+    print_rows(rows, _COLUMNS, as_json=options.json)
+    if not rows and not options.json:
+        print("all settings have their default values", file=sys.stderr)
+    return 0
+
+
+def _settings(cluster: BlockingCluster, names: Sequence[str]) -> list[DescribeConfigsResult]:
+    results = described_configs(cluster, names, include_synonyms=True)
+    raise_if_any(
+        [
+            f"settings of {each.resource_name} cannot be read: {why(for_code(each.error_code))}"
+            for each in results
+            if each.error_code
+        ]
+    )
+    return results
+
+
+def _differs(setting: DescribeConfigsResourceResult) -> bool:
+    """Whether a setting is the topic's, or the cluster's with another value than the default."""
+    if setting.config_source in (OF_TOPIC, DEFAULT) or not setting.synonyms:
+        return setting.config_source != DEFAULT
+    first, last = setting.synonyms[0], setting.synonyms[-1]
+    return (first.name, first.value) != (last.name, last.value)
+
+
+def _row(topic: str, setting: DescribeConfigsResourceResult) -> Row:
+    default = next((each for each in setting.synonyms if each.source == DEFAULT), None)
+    text = None if default is None else default.value
+    if default is not None and default.name != setting.name:  # the broker's, in its own unit
+        text = f"{default.name}={default.value}"
+    return {
+        "topic": topic,
+        "name": setting.name,
+        "value": setting.value,
+        "source": _SOURCES.get(setting.config_source, "unknown"),
+        "default": text,
+    }
+
+
+def _change(
+    cluster: BlockingCluster,
+    options: argparse.Namespace,
+    before: Sequence[DescribeConfigsResult],
+) -> None:
+    named = [*(name for name, _ in options.set), *options.unset]
+    known = {each.name for result in before for each in result.configs}
+    for name in named:
+        if name not in known:
+            raise UsageError(f"topics have no setting {name}{nearest(name, known)}")
+        if named.count(name) > 1:
+            raise UsageError(f"{name} is named twice")
+    changes = [
+        *[AlterableConfig(name=n, config_operation=SET, value=v) for n, v in options.set],
+        *[AlterableConfig(name=n, config_operation=UNSET, value=None) for n in options.unset],
+    ]
+    request = IncrementalAlterConfigsRequest(
+        resources=[
+            AlterConfigsResource(
+                resource_type=TOPIC_RESOURCE, resource_name=each.resource_name, configs=changes
+            )
+            for each in before
+        ]
+    )
+    raise_if_any(
+        [
+            f"{each.resource_name} was not changed: "
+            f"{each.error_message or why(for_code(each.error_code))}"
+            for each in cluster.request_any(request).responses
+            if each.error_code
+        ]
+    )

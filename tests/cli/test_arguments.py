@@ -42,3 +42,25 @@ def test_bad_duration_is_refused(text: str) -> None:
 def test_good_numbers_are_parsed() -> None:
     assert arguments.positive_int("12") == 12
     assert arguments.positive_seconds("0.5") == 0.5
+
+
+def test_arguments_are_declared_as_help_shows_them() -> None:
+    parser = argparse.ArgumentParser(prog="p", usage="p")
+    text = """
+TOPIC ...  the topics
+-k, --keys  with
+  keys
+--header NAME=REGEX ...  of a header
+--format  one of two
+"""
+    arguments.add_arguments(parser, text, header=arguments.name_and_value, format=("text", "json"))
+    given = "a b -k --header x=1 --header y=2 --format json"
+    assert vars(parser.parse_args(given.split())) == {
+        "topics": ["a", "b"],
+        "keys": True,
+        "header": [("x", "1"), ("y", "2")],
+        "format": "json",
+    }
+    assert "-k, --keys            with keys\n" in parser.format_help()
+    with pytest.raises(TypeError, match="there are no arguments key"):
+        arguments.add_arguments(parser, "--keep  a flag", key=int)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aiokafka_lite.cli.broker_security import read_users, user_option
+from aiokafka_lite.cli.broker import read_users, user_option
 from aiokafka_lite.cli.problems import CommandError
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.sasl import Secret

@@ -9,8 +9,7 @@ import pytest
 
 from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.loops import LoopKind
-from aiokafka_lite.cli.problems import MissingExtraError
-from aiokafka_lite.cli.signals import Interrupted
+from aiokafka_lite.cli.problems import Interrupted, MissingExtraError
 
 every_loop = pytest.mark.parametrize("kind", loops.available_loops())
 

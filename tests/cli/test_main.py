@@ -10,8 +10,7 @@ import pytest
 from aiokafka_lite import __version__
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.cli import overview
-from aiokafka_lite.cli.commands import Command
-from aiokafka_lite.cli.main import main
+from aiokafka_lite.cli.main import Command, main
 from aiokafka_lite.records.decoders import PLAIN_DECODER_NOTE
 
 

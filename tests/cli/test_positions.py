@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from aiokafka_lite.cli.positions import place
+from aiokafka_lite.cli.asking import place
 from aiokafka_lite.client.offsets import EARLIEST, LATEST
 from tests.support.for_each import for_each
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aiokafka_lite.cli.commands import COMMANDS
-from aiokafka_lite.cli.main import build_parser
+from aiokafka_lite.cli.main import COMMANDS, build_parser
 from tests.docs.shown_commands import commands_in, understood
 
 ROOT = Path(__file__).parents[2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiokafka_lite.cli.cat.reading import Record
+from aiokafka_lite.cli.reading import Record
 from aiokafka_lite.structs import ConsumerRecord
 
 AT_MS = 1_752_746_400_123

@@ -17,8 +17,8 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.thread import BrokerThread
-from aiokafka_lite.cli.cat import command, reading
-from aiokafka_lite.cli.cat.sinks import replacing
+from aiokafka_lite.cli import cat, reading
+from aiokafka_lite.cli.cat import replacing
 from aiokafka_lite.cli.load import load_file
 from aiokafka_lite.cli.main import main
 from aiokafka_lite.errors import TopicAuthorizationFailedError
@@ -301,7 +301,7 @@ def test_the_output_of_follow_is_whole_whatever_ends_it(
                 else:
                     raise TopicAuthorizationFailedError("not allowed any more")
 
-        monkeypatch.setattr(command, "follow", ended)
+        monkeypatch.setattr(cat, "follow", ended)
         command_line = ["cat", "t", "-f", "-b", broker.bootstrap_servers, "--output", str(path)]
         format_ = [] if name == "t.parquet" else ["--json"]
         assert main([*command_line, *format_]) == (130 if end == "SIGINT" else 1)

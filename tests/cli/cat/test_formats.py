@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from aiokafka_lite.cli.cat import formats
+from aiokafka_lite.cli import formats
 from aiokafka_lite.cli.json_records import parse_line
 from tests.cli.cat.records import record
 from tests.support.for_each import for_each

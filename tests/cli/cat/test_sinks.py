@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from aiokafka_lite.cli.cat import sinks
-from aiokafka_lite.cli.cat.formats import raw_values
-from aiokafka_lite.cli.cat.sinks import StreamSink, TableSink
+from aiokafka_lite.cli import cat
+from aiokafka_lite.cli.cat import StreamSink, TableSink
+from aiokafka_lite.cli.formats import raw_values
 from tests.cli.cat.records import record
 
 
@@ -59,7 +59,7 @@ async def test_a_table_keeps_no_more_than_some_bytes_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
-    monkeypatch.setattr(sinks, "BYTES_PER_GROUP", 1_000)
+    monkeypatch.setattr(cat, "BYTES_PER_GROUP", 1_000)
     sink = TableSink(tmp_path / "t.parquet", is_parquet=True)
     for _ in range(3):
         await sink.write([record(b"x" * 600, b"k" * 400)])

@@ -13,9 +13,8 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.cli.groups import lag as lag_command
-from aiokafka_lite.cli.groups.lag import Lag
-from aiokafka_lite.cli.groups.requests import GroupDescription
+from aiokafka_lite.cli import groups
+from aiokafka_lite.cli.groups import GroupDescription, Lag
 from aiokafka_lite.cli.main import main
 from aiokafka_lite.consumer.assignors import RoundRobinPartitionAssignor
 from aiokafka_lite.errors import (
@@ -244,7 +243,7 @@ def test_watch_goes_on_after_an_error_that_passes(
             raise answer
         return answer
 
-    monkeypatch.setattr(lag_command, "lag_of", next_answer)
+    monkeypatch.setattr(groups, "lag_of", next_answer)
     assert main(["lag", "g", "--watch", "0.001"]) == 130
     lines = [line.partition(" ")[2] for line in capsys.readouterr().out.splitlines() if " " in line]
     shown = "group g: Empty, 0 members, lag 0 in 0 partitions"

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("aiohttp", reason="the status page needs aiohttp")
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.cli.status.page import StatusPage
+from aiokafka_lite.cli.status import StatusPage
 from tests.support.browser import Browser, find_browser, running_browser
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"

@@ -17,9 +17,12 @@ aiohttp = pytest.importorskip("aiohttp", reason="the status page needs aiohttp")
 from aiokafka_lite._pages import ROWS, Json  # noqa: E402
 from aiokafka_lite.broker import Broker, BrokerConfig, NewRecord  # noqa: E402
 from aiokafka_lite.broker.slices import TIME_SLICE_S  # noqa: E402
-from aiokafka_lite.cli.status import page, views  # noqa: E402
-from aiokafka_lite.cli.status.page import StatusPage  # noqa: E402
-from aiokafka_lite.cli.status.views import BrokerPageQuery, MeasuredSlices  # noqa: E402
+from aiokafka_lite.cli import status  # noqa: E402
+from aiokafka_lite.cli.status import (  # noqa: E402
+    BrokerPageQuery,
+    MeasuredSlices,
+    StatusPage,
+)
 from aiokafka_lite.errors import KafkaConnectionError  # noqa: E402
 from tests.support.asking import Fields, ask  # noqa: E402
 
@@ -27,7 +30,7 @@ from tests.support.asking import Fields, ask  # noqa: E402
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every view anew."""
-    monkeypatch.setattr(page, "REST_PER_WORK", 0)
+    monkeypatch.setattr(status, "REST_PER_WORK", 0)
 
 
 async def read(url: str, path: str) -> Fields:
@@ -220,8 +223,8 @@ async def test_many_partitions_do_not_hold_the_loop(count: int) -> None:
         broker.create_topic("wide", count)
         counting = asyncio.create_task(count_turns())
         for view in (
-            views.topics(broker, BrokerPageQuery("", "", 1), MeasuredSlices()),
-            views.topic(broker, BrokerPageQuery("wide", "9999", 1), MeasuredSlices()),
+            status.topics(broker, BrokerPageQuery("", "", 1), MeasuredSlices()),
+            status.topic(broker, BrokerPageQuery("wide", "9999", 1), MeasuredSlices()),
         ):
             turns, began_s = 0, time.process_time()
             await view
@@ -242,8 +245,8 @@ async def test_view_that_takes_long_is_made_rarely(monkeypatch: pytest.MonkeyPat
         return {}
 
     monkeypatch.setattr(MeasuredSlices, "worked_s", 0.5)
-    monkeypatch.setattr(page, "REST_PER_WORK", 99)
-    monkeypatch.setattr(page, "VIEWS", {"/api/topics": slow})
+    monkeypatch.setattr(status, "REST_PER_WORK", 99)
+    monkeypatch.setattr(status, "VIEWS", {"/api/topics": slow})
     async with shown() as (_, url):
         first = await read(url, "/api/topics")
         assert first == {"refresh_ms": pytest.approx(49_500, rel=0.1)}
@@ -262,8 +265,8 @@ async def test_too_many_at_once_are_told_to_come_again(monkeypatch: pytest.Monke
         await go_on.wait()
         return {}
 
-    monkeypatch.setattr(page, "VIEWS", {"/api/topics": waits})
-    monkeypatch.setattr(page, "MOST_AT_ONCE", 3)
+    monkeypatch.setattr(status, "VIEWS", {"/api/topics": waits})
+    monkeypatch.setattr(status, "MOST_AT_ONCE", 3)
     async with shown() as (_, url):
         waiting = [asyncio.create_task(ask(f"{url}/api/topics?page={n}")) for n in range(1, 10)]
         refused, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

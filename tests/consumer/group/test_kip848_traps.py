@@ -23,7 +23,7 @@ from aiokafka_lite._compat import override, timeout
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.cli.groups.requests import read_group
+from aiokafka_lite.cli.groups import read_group
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.config import ClientConfig

@@ -10,7 +10,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException, PySparkRuntimeError
 
-from aiokafka_lite.cli.signals import Interrupted
+from aiokafka_lite.cli.problems import Interrupted
 from demos.parquet import Pipeline
 from demos.pipeline.job import Stopping, spark_errors
 from demos.pipeline.problems import QueryError

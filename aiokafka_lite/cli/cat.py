@@ -1,29 +1,46 @@
-"""`aiokafka-lite cat TOPIC` and `tail TOPIC`: their options and their parts."""
+"""`aiokafka-lite cat TOPIC` and `tail TOPIC`: a topic in a terminal, a pipe or a file.
+
+Options → records and filters (reading.py) → bytes (formats.py) → output.
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import math
+import os
 import sys
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
-from aiokafka_lite.cli import loops
+from aiokafka_lite._compat import override
+from aiokafka_lite.cli import formats, loops
 from aiokafka_lite.cli.arguments import (
     Subparsers,
+    add_arguments,
     name_and_value,
     new_parser,
     partition_numbers,
     positive_int,
     unescaped,
 )
-from aiokafka_lite.cli.asking import ask_for_topic, partitions_of
-from aiokafka_lite.cli.cat import formats
-from aiokafka_lite.cli.cat.formats import Formatter
-from aiokafka_lite.cli.cat.reading import (
+from aiokafka_lite.cli.asking import (
+    TopicPosition,
+    add_from,
+    ask_for_topic,
+    find,
+    partitions_of,
+    place,
+)
+from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
+from aiokafka_lite.cli.formats import Formatter
+from aiokafka_lite.cli.problems import CommandError, Interrupted, MissingExtraError, UsageError
+from aiokafka_lite.cli.reading import (
     KNOWN_FOR_S,
     Filter,
     NewPartitions,
@@ -33,24 +50,13 @@ from aiokafka_lite.cli.cat.reading import (
     follow,
     records_of,
 )
-from aiokafka_lite.cli.cat.sinks import (
-    TABLES,
-    Sink,
-    StreamSink,
-    TableSink,
-    replacing,
-    standard_output,
-)
-from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
-from aiokafka_lite.cli.positions import FORMS, TopicPosition, find, place
-from aiokafka_lite.cli.problems import UsageError
-from aiokafka_lite.cli.signals import Interrupted
 from aiokafka_lite.client.offsets import ISOLATION_LEVELS
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite import AIOKafkaConsumer
+    from aiokafka_lite.records.arrow import ArrowColumns
 
 FORMATS: Final = ("text", "json", "hex", "raw")
 TAIL_LAST: Final = 10
@@ -79,137 +85,83 @@ examples:
 """
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    parser = new_parser(subparsers, "cat", _DESCRIPTION, _EXAMPLES)
-    parser.add_argument("-f", "--follow", action="store_true", help="continue with new records")
+def add_cat(subparsers: Subparsers) -> None:
+    parser = new_parser(subparsers, "cat", run, _DESCRIPTION, _EXAMPLES)
+    add_arguments(parser, "-f, --follow  continue with new records")
     _add_options(parser)
-    parser.set_defaults(run=run)
 
 
-def add_tail_parser(subparsers: Subparsers) -> None:
-    parser = new_parser(subparsers, "tail", _TAIL_DESCRIPTION, _TAIL_EXAMPLES)
+def add_tail(subparsers: Subparsers) -> None:
+    parser = new_parser(subparsers, "tail", run_tail, _TAIL_DESCRIPTION, _TAIL_EXAMPLES)
     _add_options(parser)
-    parser.set_defaults(run=run_tail, follow=True)
+    parser.set_defaults(follow=True)
+
+
+_WHICH: Final = """
+--until WHERE  stop before this position (default: the topic's current end)
+-n, --last N
+  start N offsets before the end of each partition. With --grep, --key or --header: read the whole
+  topic, and print each partition's last N matching records
+-c, --count N  stop after N records, counted over all partitions
+-p, --partition N[,N-N…]  only these partitions, such as 0,4-7
+--grep REGEX
+  only records with a value that matches REGEX. If headers are printed, a matching header is enough
+--key REGEX  only records with a key that matches REGEX
+--header NAME=REGEX ...
+  only records with a header NAME whose value matches REGEX (repeatable)
+-F, --fixed-strings
+  treat --grep, --key and --header as plain text, not as regular expressions
+-i, --ignore-case  ignore case in --grep, --key and --header
+-v, --invert-match  only records that --grep, --key and --header would leave out
+--isolation-level
+  read_committed omits records of transactions that were not committed (default: %(default)s)
+"""
+_HOW: Final = """
+-k, --keys  with keys
+-H, --headers  with headers
+-t, --timestamps  print times, in UTC
+-o, --offsets  with partition:offset
+-a, --all  print all of these
+"""
+_FORMAT: Final = """
+--format
+  text: fields separated by tabs, the value last (default). json: one object per line. hex: like
+  text, with keys, header values and values in hexadecimal. raw: only the values, without separators
+"""
+_FURTHER: Final = r"""
+--unpack  with --json: print keys and values that contain JSON as JSON, not as strings
+--null TEXT  the text printed for null (default: empty)
+-d, --delimiter TEXT  the text printed after each record, such as '\0' (default: '\n')
+--output FILE
+  write the records to this file. FILE.parquet and FILE.arrow are written as tables, and need
+  aiokafka-lite[arrow]
+"""
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", metavar="TOPIC", help="the topic to read")
+    add_arguments(parser, "TOPIC  the topic to read")
     which = parser.add_argument_group("which records")
-    which.add_argument(
-        "--from", dest="start", type=place, metavar="WHERE", help=f"start at this position: {FORMS}"
+    add_from(which)
+    add_arguments(
+        which,
+        _WHICH,
+        until=place,
+        last=_count,
+        count=positive_int,
+        partition=partition_numbers,
+        header=name_and_value,
+        isolation_level=tuple(ISOLATION_LEVELS),
     )
-    which.add_argument(
-        "--until",
-        type=place,
-        metavar="WHERE",
-        help="stop before this position (default: the topic's current end)",
-    )
-    which.add_argument(
-        "-n",
-        "--last",
-        type=_count,
-        metavar="N",
-        help="start N offsets before the end of each partition. With --grep, --key or --header: "
-        "read the whole topic, and print each partition's last N matching records",
-    )
-    which.add_argument(
-        "-c",
-        "--count",
-        type=positive_int,
-        metavar="N",
-        help="stop after N records, counted over all partitions",
-    )
-    which.add_argument(
-        "-p",
-        "--partition",
-        type=partition_numbers,
-        metavar="N[,N-N…]",
-        help="only these partitions, such as 0,4-7",
-    )
-    which.add_argument(
-        "--grep",
-        metavar="REGEX",
-        help="only records with a value that matches REGEX. If headers are printed, a matching "
-        "header is enough",
-    )
-    which.add_argument("--key", metavar="REGEX", help="only records with a key that matches REGEX")
-    which.add_argument(
-        "--header",
-        action="append",
-        type=name_and_value,
-        default=[],
-        metavar="NAME=REGEX",
-        help="only records with a header NAME whose value matches REGEX (repeatable)",
-    )
-    which.add_argument(
-        "-F",
-        "--fixed-strings",
-        action="store_true",
-        help=("treat --grep, --key and --header as plain text, not as regular expressions"),
-    )
-    which.add_argument(
-        "-i", "--ignore-case", action="store_true", help="ignore case in --grep, --key and --header"
-    )
-    which.add_argument(
-        "-v",
-        "--invert-match",
-        action="store_true",
-        help="only records that --grep, --key and --header would leave out",
-    )
-    which.add_argument(
-        "--isolation-level",
-        choices=tuple(ISOLATION_LEVELS),
-        default="read_uncommitted",
-        help=(
-            "read_committed omits records of transactions that were not committed (default: "
-            "%(default)s)"
-        ),
-    )
-    _add_how(parser)
-    add_options(parser)
-
-
-def _add_how(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("the output format")
-    how.add_argument("-k", "--keys", action="store_true", help="with keys")
-    how.add_argument("-H", "--headers", action="store_true", help="with headers")
-    how.add_argument("-t", "--timestamps", action="store_true", help="print times, in UTC")
-    how.add_argument("-o", "--offsets", action="store_true", help="with partition:offset")
-    how.add_argument("-a", "--all", action="store_true", help="print all of these")
+    add_arguments(how, _HOW)
     form = how.add_mutually_exclusive_group()
-    form.add_argument(
-        "--format",
-        choices=FORMATS,
-        help="text: fields separated by tabs, the value last (default). json: one object per "
-        "line. hex: like text, with keys, header values and values in hexadecimal. raw: only the "
-        "values, without separators",
-    )
+    add_arguments(form, _FORMAT, format=FORMATS)
     form.add_argument(
         "-j", "--json", action="store_const", dest="format", const="json", help="--format json"
     )
-    how.add_argument(
-        "--unpack",
-        action="store_true",
-        help="with --json: print keys and values that contain JSON as JSON, not as strings",
-    )
-    how.add_argument(
-        "--null", metavar="TEXT", default="", help="the text printed for null (default: empty)"
-    )
-    how.add_argument(
-        "-d",
-        "--delimiter",
-        metavar="TEXT",
-        help=r"the text printed after each record, such as '\0' (default: '\n')",
-    )
-    how.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help=(
-            "write the records to this file. FILE.parquet and FILE.arrow are written as tables, "
-            "and need aiokafka-lite[arrow]"
-        ),
-    )
+    add_arguments(how, _FURTHER, output=Path)
+    parser.set_defaults(isolation_level="read_uncommitted", null="")
+    add_options(parser)
 
 
 def _count(text: str) -> int:
@@ -411,3 +363,127 @@ class _Copying:
         is_read = options.last is not None and self._keep is not None
         starts = {tp: span.end if is_read else span.start for tp, span in self._spans.items()}
         return follow(consumer, starts, new_partitions)
+
+
+# --- Output ----------------------------------------------------------------------------------
+WRITE_BYTES: Final = 1 << 20
+ROWS_PER_GROUP: Final = 1 << 16
+BYTES_PER_GROUP: Final = 64 << 20
+TABLES: Final = (".parquet", ".arrow", ".feather")
+
+
+class Sink(ABC):
+    """Writes records in its own thread, in order. A cancelled write continues, before `close`."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="write")
+        self.has_records = False
+
+    @abstractmethod
+    async def write(self, records: Sequence[Record]) -> None:
+        """Take some records. An empty list means that no more are available now."""
+
+    async def close(self) -> None:
+        try:
+            await self._in_turn(self._finish)
+        finally:
+            self._thread.shutdown(wait=False)
+
+    @abstractmethod
+    def _finish(self) -> None: ...
+
+    async def _in_turn(self, work: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+class StreamSink(Sink):
+    """Writes bytes in large pieces, or with `is_prompt` at once, for a terminal.
+
+    The caller closes the stream.
+    """
+
+    def __init__(self, formatter: Formatter, stream: BinaryIO, *, is_prompt: bool) -> None:
+        super().__init__()
+        self._formatter = formatter
+        self._stream = stream
+        self._is_prompt = is_prompt
+        self._pieces: list[bytes] = []
+        self._size_bytes = 0
+
+    @override
+    async def write(self, records: Sequence[Record]) -> None:
+        if records:
+            self.has_records = True
+            piece = self._formatter(records)
+            self._pieces.append(piece)
+            self._size_bytes += len(piece)
+        if self._is_prompt or not records or self._size_bytes >= WRITE_BYTES:
+            await self._in_turn(self._finish)
+
+    @override
+    def _finish(self) -> None:
+        pieces, self._pieces, self._size_bytes = self._pieces, [], 0
+        if pieces:
+            self._stream.write(b"".join(pieces))
+            self._stream.flush()
+
+
+class TableSink(Sink):
+    """Writes a Parquet file or an Arrow file (IPC) in groups of rows, which are kept in memory."""
+
+    def __init__(self, path: Path, *, is_parquet: bool) -> None:
+        try:
+            import pyarrow as pa
+
+            from aiokafka_lite.records.arrow import ArrowColumns
+        except ModuleNotFoundError:
+            raise MissingExtraError("pyarrow", extra="arrow") from None
+        super().__init__()
+        self._arrow: ArrowColumns = ArrowColumns()
+        self._rows: list[Record] = []
+        self._size_bytes = 0
+        if is_parquet:
+            import pyarrow.parquet as pq
+
+            self._writer = pq.ParquetWriter(path, self._arrow.schema, compression="zstd")
+        else:
+            self._writer = pa.ipc.new_file(str(path), self._arrow.schema)
+
+    @override
+    async def write(self, records: Sequence[Record]) -> None:
+        self._rows += records
+        self._size_bytes += sum(len(each.value or b"") + len(each.key or b"") for each in records)
+        self.has_records |= bool(records)
+        if len(self._rows) >= ROWS_PER_GROUP or self._size_bytes >= BYTES_PER_GROUP:
+            await self._in_turn(self._write_group)
+
+    def _write_group(self) -> None:
+        rows, self._rows, self._size_bytes = self._rows, [], 0
+        if rows:
+            self._writer.write_batch(self._arrow.from_records(rows))
+
+    @override
+    def _finish(self) -> None:
+        self._write_group()
+        self._writer.close()
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a path to write to, which replaces `path` if the block ends without an error."""
+    is_file = path.is_file() or not path.exists()
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part") if is_file else path
+    try:
+        yield aside
+        if is_file:
+            aside.replace(path)
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        if is_file:
+            aside.unlink(missing_ok=True)
+
+
+def standard_output() -> BinaryIO:
+    sys.stdout.flush()
+    return sys.stdout.buffer

@@ -9,11 +9,11 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Callable, Collection, Sequence
+from datetime import datetime, timezone
 from json.encoder import encode_basestring as quoted
 from typing import Final, NoReturn, TypeAlias
 
-from aiokafka_lite.cli.asking import time_text
-from aiokafka_lite.cli.cat.reading import Record
+from aiokafka_lite.cli.reading import Record
 
 Records: TypeAlias = Sequence[Record]
 Formatter: TypeAlias = Callable[[Records], bytes]
@@ -92,6 +92,15 @@ def _time(record: Record) -> str:
     return "" if at is None else time_text(at)
 
 
+def time_text(timestamp_ms: int) -> str:
+    """Return a time in ISO 8601, in UTC."""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, timezone.utc)
+    except (OverflowError, OSError, ValueError):  # outside of the range of datetime
+        return str(timestamp_ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def _header(name: str, value: bytes | None, is_hex: bool) -> bytes:
     content = value or b""
     return name.encode() + b"=" + (content.hex().encode() if is_hex else content)
@@ -101,7 +110,7 @@ def raw_values(records: Records) -> bytes:
     return b"".join([each.value or b"" for each in records])
 
 
-# --- JSON ----------------------------------------------------------------------------------
+# --- JSON -------------------------------------------------------------------------------------
 def json_formatter(*, unpacks: bool = False) -> Formatter:
     """Return a formatter that writes one object per line, for `produce --json` and `broker --load`.
 

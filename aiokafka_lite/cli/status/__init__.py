@@ -1,1 +1,0 @@
-"""The broker's status page: `page.py` serves what `views.py` computes."""
