@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.security.listener import Listener
-from aiokafka_lite.broker.security.tls import server_ssl_context
+from aiokafka_lite.broker.direct import NewRecord
+from aiokafka_lite.broker.security.listener import Listener, server_ssl_context
 from aiokafka_lite.broker.server import Broker
 from aiokafka_lite.broker.topics import Node, Partition, Topic
-from aiokafka_lite.broker.writing import NewRecord
 
 __all__ = [
     "Broker",

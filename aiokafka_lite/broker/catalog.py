@@ -20,12 +20,15 @@ from typing import IO, Final, TypedDict
 
 from aiokafka_lite._virtual import simulation_of
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.configs.settings import ClusterSettings, ResourceType, StoredSettings
-from aiokafka_lite.broker.configs.topic_config import parse_topic_config
-from aiokafka_lite.broker.log.disk import DiskQueue, replace_file
+from aiokafka_lite.broker.configs import (
+    ClusterSettings,
+    ResourceType,
+    StoredSettings,
+    parse_topic_config,
+)
+from aiokafka_lite.broker.log.disk import FORMAT, DiskQueue, load_formatted, replace_file
 from aiokafka_lite.broker.log.partition_log import PartitionLog, TopicConfig
 from aiokafka_lite.broker.log.storage import FolderStore, LogStore, MemoryStore
-from aiokafka_lite.broker.log.stored_json import FORMAT, load_formatted
 from aiokafka_lite.broker.topics import (
     GROUP_METADATA_TOPIC,
     NO_LEADER,

@@ -12,12 +12,12 @@ from typing import Final, TypeAlias
 from aiokafka_lite._arguments import INT, Kind, check_fields, is_list
 from aiokafka_lite.broker.security.listener import (
     DEFAULT_MECHANISMS,
+    ClientAuth,
     Listener,
     SecurityProtocol,
     check_listeners,
 )
 from aiokafka_lite.broker.security.mechanisms import SaslMechanism
-from aiokafka_lite.broker.security.tls import ClientAuth
 from aiokafka_lite.sasl import Secret
 
 DEFAULT_REPLICATION: Final = 3

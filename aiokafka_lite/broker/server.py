@@ -3,7 +3,7 @@
     BrokerNode (node.py) per node ─ handlers/ ─┬─ TopicCatalog ─ logs
                                                ├─ Purgatory (long polls)
                                                ├─ GroupCoordinator
-                                               └─ Leadership (leadership.py)
+                                               └─ Leadership (cluster.py)
 
 One event loop is the only writer of the state. `DiskQueue` has a thread for slow disk work.
 """
@@ -28,16 +28,16 @@ from aiokafka_lite._compat import Self, override
 from aiokafka_lite._tasks import LoopEndedError, TaskScope
 from aiokafka_lite._threads import aside
 from aiokafka_lite._virtual import chance_for, wall_ms
-from aiokafka_lite.broker.cluster_security import ClusterSecurity
+from aiokafka_lite.broker.cluster import ClusterSecurity
 from aiokafka_lite.broker.config import KINDS, BrokerConfig
 from aiokafka_lite.broker.direct import DirectAccess
 from aiokafka_lite.broker.faults import ConnectionRule, Faults, Rule
 from aiokafka_lite.broker.faults.builder import FaultMethods, Leaders
 from aiokafka_lite.broker.faults.rules import Action, ConnectionFault, ConnectionMatch, Match
-from aiokafka_lite.broker.handlers import registry
+from aiokafka_lite.broker.handlers.base import load_handlers
 from aiokafka_lite.broker.maintenance import Chore, Maintenance, compact_all, delete_expired
+from aiokafka_lite.broker.network.dispatcher import Purgatory
 from aiokafka_lite.broker.network.request_log import RequestLog
-from aiokafka_lite.broker.network.work import Purgatory
 from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.broker.security.listener import (
     DEFAULT_MECHANISMS,
@@ -190,7 +190,7 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
         """
         if self._is_running:
             raise RuntimeError("the broker is running already")
-        registry.load()
+        load_handlers()
         self.loop = loop = asyncio.get_running_loop()
         self.scope = TaskScope("broker", on_failure=functools.partial(self._bug, "a task died"))
         self.transactions = ClusterTransactions(

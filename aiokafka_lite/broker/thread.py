@@ -1,4 +1,4 @@
-"""A broker on its own event loop and thread, for callers without a loop."""
+"""A broker on its own event loop and thread, with its rules and request log, for other threads."""
 
 from __future__ import annotations
 
@@ -7,36 +7,142 @@ import functools
 import inspect
 import threading
 from asyncio import _get_running_loop
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import CancelledError
 from types import TracebackType
-from typing import Final, ParamSpec, TypeVar
+from typing import Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
 
 from aiokafka_lite._arguments import checks_arguments, plain
 from aiokafka_lite._compat import Self
 from aiokafka_lite.broker import config as settings
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.direct import KINDS, WAIT_S
+from aiokafka_lite.broker.direct import KINDS, WAIT_S, NewRecord
 from aiokafka_lite.broker.faults.builder import FaultMethods
-from aiokafka_lite.broker.faults.rules import Action, ConnectionFault, ConnectionMatch, Match
-from aiokafka_lite.broker.faults.threaded import (
-    ThreadConnectionRule,
-    ThreadRequestLog,
-    ThreadRule,
-    called,
-    waited,
+from aiokafka_lite.broker.faults.rules import (
+    Action,
+    AnyRule,
+    ConnectionFault,
+    ConnectionMatch,
+    ConnectionRule,
+    Match,
+    Removable,
+    Rule,
 )
+from aiokafka_lite.broker.network.request_log import RequestLog, SeenRequest
 from aiokafka_lite.broker.server import Broker
-from aiokafka_lite.broker.writing import NewRecord
 from aiokafka_lite.errors import ForkedError
 from aiokafka_lite.records import Codec
 from aiokafka_lite.structs import RecordMetadata
 
+T = TypeVar("T")
+P = ParamSpec("P")
+TargetT = TypeVar("TargetT")
+TargetT_co = TypeVar("TargetT_co", covariant=True)
+RuleT = TypeVar("RuleT", bound=AnyRule)
+
+
+class Remote(Protocol[TargetT_co]):
+    """Calls functions with its target, in the broker's thread. `path` is its name in errors."""
+
+    path: str
+
+    def call(self, function: Callable[[TargetT_co], T]) -> T: ...
+
+    def wait(self, name: str, function: Callable[[TargetT_co], Coroutine[object, None, T]]) -> T:
+        """Run a coroutine function. Raise RuntimeError if that would block an event loop."""
+
+
+def called(
+    method: Callable[Concatenate[TargetT, P], T],
+) -> Callable[Concatenate[Remote[TargetT], P], T]:
+    """Return the method of a `Remote` that calls this method of its target."""
+
+    @functools.wraps(method)
+    def call(self: Remote[TargetT], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.call(lambda target: method(target, *args, **kwargs))
+
+    return call
+
+
+def waited(
+    method: Callable[Concatenate[TargetT, P], Coroutine[object, None, T]],
+) -> Callable[Concatenate[Remote[TargetT], P], T]:
+    """Return the method of a `Remote` that waits for this coroutine method of its target."""
+
+    @functools.wraps(method)
+    def wait(self: Remote[TargetT], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.wait(
+            f"{self.path}.{method.__name__}", lambda target: method(target, *args, **kwargs)
+        )
+
+    return wait
+
+
+class BrokersObject(Generic[TargetT]):
+    """An object of the broker. `Remote` for it."""
+
+    def __init__(self, target: TargetT, thread: Remote[object]) -> None:
+        self._target = target
+        self._thread = thread
+
+    def call(self, function: Callable[[TargetT], T]) -> T:
+        return self._thread.call(lambda broker: function(self._target))
+
+    def wait(self, name: str, function: Callable[[TargetT], Coroutine[object, None, T]]) -> T:
+        return self._thread.wait(name, lambda broker: function(self._target))
+
+
+class _ThreadsRule(BrokersObject[RuleT], Removable):
+    path = "rule"
+
+    def __repr__(self) -> str:
+        return repr(self._target)
+
+    @property
+    def hits(self) -> int:
+        """The number of requests or connections that the rule has applied to."""
+        return self._target.hits
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the rule has ended."""
+        return self._target.is_over
+
+    def remove(self) -> None:
+        """End the rule. The broker handles the requests that it holds. Idempotent."""
+        self.call(lambda rule: rule.remove())
+
+
+class ThreadRule(_ThreadsRule[Rule]):
+    release = called(Rule.release)
+    reached = waited(Rule.reached)
+
+
+class ThreadConnectionRule(_ThreadsRule[ConnectionRule]):
+    """A `ConnectionRule` for threads other than the broker's."""
+
+
+class ThreadRequestLog(BrokersObject[RequestLog]):
+    path = "broker.requests"
+
+    def __len__(self) -> int:
+        return self.call(len)
+
+    def __iter__(self) -> Iterator[SeenRequest]:
+        return iter(self.call(list))
+
+    @property
+    def total(self) -> int:
+        """The number of all requests so far."""
+        return self.call(lambda requests: requests.total)
+
+    of = called(RequestLog.of)
+    wait_for = waited(RequestLog.wait_for)
+    clear = called(RequestLog.clear)
+
+
 __all__ = ["BrokerThread"]
 
-T = TypeVar("T")
-
-P = ParamSpec("P")
 
 NOT_STARTED: Final = "the broker was not started: use `with BrokerThread() as broker:`"
 

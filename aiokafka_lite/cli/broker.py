@@ -21,9 +21,14 @@ from urllib.parse import quote
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.security.listener import DEFAULT_MECHANISMS, Listener, SecurityProtocol
+from aiokafka_lite.broker.security.listener import (
+    DEFAULT_MECHANISMS,
+    ClientAuth,
+    Listener,
+    SecurityProtocol,
+    server_ssl_context,
+)
 from aiokafka_lite.broker.security.mechanisms import SaslMechanism
-from aiokafka_lite.broker.security.tls import ClientAuth, server_ssl_context
 from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.arguments import Subparsers, add_arguments, host_and_port, positive_int
 from aiokafka_lite.cli.load import Loaded, file_size, load_file

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from aiokafka_lite.broker import Broker, NewRecord
+from aiokafka_lite.broker.direct import RecordRefusedError, TopicWriter
 from aiokafka_lite.broker.slices import LoopSlices
-from aiokafka_lite.broker.writing import RecordRefusedError, TopicWriter
 from aiokafka_lite.cli.json_records import UTF8_MARK, parse_line
 from aiokafka_lite.cli.problems import CommandError, LineProblem, plain_text
 from aiokafka_lite.errors import KafkaError

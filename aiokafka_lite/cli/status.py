@@ -39,9 +39,8 @@ from aiokafka_lite._pages import (
 from aiokafka_lite.broker import Broker, Partition, Topic
 from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember
 from aiokafka_lite.broker.groups.kip848.driver import Group
-from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, ConsumerGroupMember
 from aiokafka_lite.broker.groups.kip848.machine import preferred_assignor
-from aiokafka_lite.broker.groups.kip848.member import ConsumerGroupMember
 from aiokafka_lite.broker.network.processor import Processor
 from aiokafka_lite.broker.network.request_log import SeenRequest
 from aiokafka_lite.broker.node import BrokerNode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from aiokafka_lite import records
-from aiokafka_lite.broker.configs.topic_config import parse_topic_config
+from aiokafka_lite.broker.configs import parse_topic_config
 from aiokafka_lite.broker.log.partition_log import AppendResult, PartitionLog, TopicConfig
 from aiokafka_lite.broker.log.storage import FolderStore, LogStore
 from aiokafka_lite.records import BatchHeader, iter_batches

@@ -10,15 +10,15 @@ from typing import cast
 import pytest
 
 from aiokafka_lite.broker import Broker, slices
-from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.handlers.committed_offsets import (
+from aiokafka_lite.broker.handlers.base import RequestContext
+from aiokafka_lite.broker.handlers.cluster import describe_topic_partitions, metadata
+from aiokafka_lite.broker.handlers.groups import (
+    list_groups,
     offset_commit,
     offset_delete,
     offset_fetch,
     txn_offset_commit,
 )
-from aiokafka_lite.broker.handlers.group_admin import list_groups
-from aiokafka_lite.broker.handlers.metadata import describe_topic_partitions, metadata
 from aiokafka_lite.broker.handlers.security import alter_user_scram_credentials
 from aiokafka_lite.broker.handlers.transactions import list_transactions
 from aiokafka_lite.broker.network.processor import Processor

@@ -14,10 +14,9 @@ import pytest
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.faults.rules import Faults
-from aiokafka_lite.broker.handlers.registry import Delayed
-from aiokafka_lite.broker.handlers.replies import answered
-from aiokafka_lite.broker.network.dispatcher import Dispatcher
-from aiokafka_lite.broker.network.work import (
+from aiokafka_lite.broker.handlers.base import Delayed, answered
+from aiokafka_lite.broker.network.dispatcher import (
+    Dispatcher,
     Purgatory,
     RequestChannel,
     RequestWork,

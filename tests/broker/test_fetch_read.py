@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from aiokafka_lite.broker.fetching.read import FetchLimits, FetchRead, ReplicaReader
-from aiokafka_lite.broker.fetching.session import CachedPartition, FetchKey
+from aiokafka_lite.broker.fetch_sessions import CachedPartition, FetchKey
+from aiokafka_lite.broker.handlers.fetch import FetchLimits, FetchRead, ReplicaReader
 from aiokafka_lite.broker.log.storage import MemoryStore
 from aiokafka_lite.broker.topics import Node as Address
 from aiokafka_lite.broker.topics import Partition, PartitionKey

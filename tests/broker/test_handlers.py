@@ -9,13 +9,12 @@ from typing import cast
 import pytest
 
 from aiokafka_lite.broker import Broker, slices
-from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.groups.offsets import Committer, OffsetCommitEntry
+from aiokafka_lite.broker.handlers.base import HANDLERS, Delayed, RequestContext, handler
 from aiokafka_lite.broker.handlers.fetch import fetch
-from aiokafka_lite.broker.handlers.registry import HANDLERS, Delayed, handler
+from aiokafka_lite.broker.handlers.logs import why_refused
 from aiokafka_lite.broker.handlers.transactions import add_partitions_to_txn, write_txn_markers
 from aiokafka_lite.broker.network.processor import Processor
-from aiokafka_lite.broker.transactions.verification import why_refused
 from aiokafka_lite.errors import (
     InconsistentGroupProtocolError,
     InvalidRequestError,

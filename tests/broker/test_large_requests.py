@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.handlers.registry import HANDLERS, load
+from aiokafka_lite.broker.handlers.base import HANDLERS, load_handlers
 from aiokafka_lite.broker.network import dispatcher
 from aiokafka_lite.broker.slices import run_in_slices
 from aiokafka_lite.protocol import codec, framing
@@ -64,7 +64,7 @@ MEBIBYTE = 1 << 20
 MS_PER_MEBIBYTE = 50
 SIZE = MEBIBYTE // 4 if LONG else MEBIBYTE // 8
 
-load()
+load_handlers()
 
 
 @pytest.fixture

@@ -176,15 +176,15 @@ TOGETHER: Final = {
 
         @pytest.fixture
         def bug(monkeypatch):
-            from aiokafka_lite.broker.handlers import registry
+            from aiokafka_lite.broker.handlers import base
             from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 
             def broken(*_):
                 raise ZeroDivisionError("a bug")
 
-            entry = registry.HANDLERS[MetadataRequest.api_key]
+            entry = base.HANDLERS[MetadataRequest.api_key]
             broken_entry = dataclasses.replace(entry, handle=broken)
-            monkeypatch.setitem(registry.HANDLERS, MetadataRequest.api_key, broken_entry)
+            monkeypatch.setitem(base.HANDLERS, MetadataRequest.api_key, broken_entry)
 
         def test_meets_it(kafka_broker, bug):
             servers = kafka_broker.bootstrap_servers

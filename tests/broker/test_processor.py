@@ -12,12 +12,12 @@ import pytest
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.faults.rules import Faults, Rule
-from aiokafka_lite.broker.handlers import registry
+from aiokafka_lite.broker.handlers.base import load_handlers
 from aiokafka_lite.broker.network import frames
+from aiokafka_lite.broker.network.dispatcher import RequestChannel, RequestWork
 from aiokafka_lite.broker.network.frames import FIRST_SCRATCH_BYTES
 from aiokafka_lite.broker.network.processor import Host, Processor
 from aiokafka_lite.broker.network.request_log import RequestLog
-from aiokafka_lite.broker.network.work import RequestChannel, RequestWork
 from aiokafka_lite.broker.security.listener import Listener
 from aiokafka_lite.protocol import framing
 from aiokafka_lite.protocol.encoding import Part
@@ -29,7 +29,7 @@ from aiokafka_lite.protocol.messages.metadata import (
 
 pytestmark = pytest.mark.virtual_time
 
-registry.load()
+load_handlers()
 
 ANSWER = MetadataResponse(topics=[MetadataResponseTopic(error_code=3, name="t")])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.fetching.session import (
+from aiokafka_lite.broker.fetch_sessions import (
     CachedPartition,
     FetchContext,
     FetchKey,

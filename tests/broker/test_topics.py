@@ -250,7 +250,7 @@ async def test_all_config_names_of_the_broker_are_known(kafka: KafkaHandle) -> N
     async with kafka.raw() as client:
         (result,) = await create(client, new_topic())
     names = {each.name for each in result.configs or []}
-    from aiokafka_lite.broker.configs.topic_config import TOPIC_CONFIGS
+    from aiokafka_lite.broker.configs import TOPIC_CONFIGS
 
     assert names == set(TOPIC_CONFIGS)
 

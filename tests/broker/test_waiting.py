@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from aiokafka_lite.broker.network.work import Purgatory, RequestChannel, Watch
+from aiokafka_lite.broker.network.dispatcher import Purgatory, RequestChannel, Watch
 from tests.broker.wire import eventually
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.network.endpoint import close_server
+from aiokafka_lite.broker.node import close_server
 from aiokafka_lite.cli.main import build_parser
 from aiokafka_lite.cli.reading import Record, Span, records_of
 from aiokafka_lite.errors import (

@@ -10,8 +10,8 @@ import aiokafka
 import pytest
 
 from aiokafka_lite import records
+from aiokafka_lite.broker.direct import NewRecord
 from aiokafka_lite.broker.thread import BrokerThread
-from aiokafka_lite.broker.writing import NewRecord
 from aiokafka_lite.consumer import AIOKafkaConsumer
 
 COUNT: Final = 20_000

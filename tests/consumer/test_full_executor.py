@@ -11,7 +11,7 @@ import pytest
 
 from aiokafka_lite import _compat, _threads
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.writing import NewRecord
+from aiokafka_lite.broker.direct import NewRecord
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.membership.classic import rebalance
 from aiokafka_lite.records import Codec

@@ -10,7 +10,7 @@ import pytest
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.handlers.base import RequestContext
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.cursor import Place
 from aiokafka_lite.consumer.buffer.budget import ByteBudget

@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from aiokafka_lite._compat import timeout
+from aiokafka_lite.broker.direct import NewRecord
 from aiokafka_lite.broker.thread import BrokerThread
-from aiokafka_lite.broker.writing import NewRecord
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import WrongLoopError
 from aiokafka_lite.structs import TopicPartition

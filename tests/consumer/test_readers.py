@@ -13,7 +13,7 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.writing import NewRecord
+from aiokafka_lite.broker.direct import NewRecord
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.consumer.assignment.readers import Hand, Readers
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition

@@ -13,9 +13,9 @@ import pytest
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.direct import NewRecord
 from aiokafka_lite.broker.faults import Rule
 from aiokafka_lite.broker.thread import BrokerThread
-from aiokafka_lite.broker.writing import NewRecord
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.errors import CommitFailedError, ConsumerStoppedError, IllegalStateError

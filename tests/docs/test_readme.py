@@ -6,10 +6,10 @@ import ast
 import re
 from pathlib import Path
 
-from aiokafka_lite.broker.handlers.registry import HANDLERS, load
+from aiokafka_lite.broker.handlers.base import HANDLERS, load_handlers
 from aiokafka_lite.protocol.registry import API_NAMES
 
-load()
+load_handlers()
 
 TESTS = Path(__file__).parents[1]
 README = (TESTS.parent / "README.md").read_text()

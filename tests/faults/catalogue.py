@@ -22,8 +22,8 @@ from typing import Any, Final, NamedTuple
 
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.context import RequestContext
 from aiokafka_lite.broker.faults import Rule
+from aiokafka_lite.broker.handlers.base import RequestContext
 from aiokafka_lite.client.config import parse_address
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor, RoundRobinPartitionAssignor
 from aiokafka_lite.errors import (

@@ -13,7 +13,7 @@ import pytest
 from aiokafka_lite._compat import timeout
 from aiokafka_lite._transaction import DecidedOffsets
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.handlers.base import RequestContext
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.errors import (
     BrokerResponseError,

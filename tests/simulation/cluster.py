@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
-from aiokafka_lite.broker.groups.kip848.records import assignment_record, epoch_record
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, assignment_record, epoch_record
 from aiokafka_lite.errors import CoordinatorNotAvailableError, NoError, UnknownMemberIdError
 from aiokafka_lite.simulation.cluster import SimulatedCluster
 from aiokafka_lite.simulation.engine import Loop

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from aiokafka_lite import errors
-from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.handlers.base import RequestContext
 from aiokafka_lite.simulation.cluster import host_of
 from aiokafka_lite.simulation.faults import FAULTS, TIMES, Carry, FaultRunner
 from aiokafka_lite.simulation.history import Kind

@@ -1594,7 +1594,7 @@ _BROKER: Final = (
         "aborted read",
         (
             _edit(
-                "broker.fetching.read",
+                "broker.handlers.fetch",
                 "        stable = partition.log.last_stable_offset\n",
                 "        stable = end_offset\n",
             ),
@@ -1622,12 +1622,12 @@ _BROKER: Final = (
         "not settled",
         (
             _edit(
-                "broker.fetching.session",
+                "broker.fetch_sessions",
                 "            or data.high_watermark != self.sent_high_watermark\n",
                 "",
             ),
             _edit(
-                "broker.fetching.session",
+                "broker.fetch_sessions",
                 "            data.records\n",
                 "            False\n",
             ),

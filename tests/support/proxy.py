@@ -20,7 +20,7 @@ import pytest
 
 from aiokafka_lite._compat import Self
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.broker.network.endpoint import close_server
+from aiokafka_lite.broker.node import close_server
 from aiokafka_lite.client.config import Address
 from aiokafka_lite.client.connection import dial
 from tests.support import tuning

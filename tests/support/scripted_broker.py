@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import cast
 
 from aiokafka_lite._compat import Self
-from aiokafka_lite.broker.network.endpoint import close_server
+from aiokafka_lite.broker.node import close_server
 from aiokafka_lite.protocol import framing, registry
 from aiokafka_lite.protocol.messages.metadata import (
     ApiVersion,

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar, cast
 
 from aiokafka_lite._compat import Self, timeout
-from aiokafka_lite.broker.network.endpoint import close_server
+from aiokafka_lite.broker.node import close_server
 from aiokafka_lite.errors import (
     BrokerResponseError,
     MemberIdRequired,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiokafka_lite.broker.faults.answering import FrameFate
+from aiokafka_lite.broker.faults.actions import FrameFate
 from aiokafka_lite.broker.faults.builder import ConnectionRuleBuilder, RuleBuilder
 from aiokafka_lite.broker.faults.rules import ConnectionRule, Faults, Rule
 

@@ -15,16 +15,8 @@ from aiokafka_lite._arguments import (
     is_int,
     one_of,
 )
-from aiokafka_lite.broker.faults import answering
-from aiokafka_lite.broker.faults.answering import Damage, OnFrame, RewriteBatches
-from aiokafka_lite.broker.faults.handling import (
-    Delay,
-    Disconnect,
-    Fail,
-    Replacement,
-    Silence,
-    TakeOver,
-)
+from aiokafka_lite.broker.faults import actions
+from aiokafka_lite.broker.faults.actions import Damage, OnFrame, Replacement, RewriteBatches
 from aiokafka_lite.broker.faults.rules import (
     Action,
     ConnectionFault,
@@ -34,7 +26,7 @@ from aiokafka_lite.broker.faults.rules import (
     Match,
     When,
 )
-from aiokafka_lite.broker.handlers.registry import Api, api_key_of
+from aiokafka_lite.broker.handlers.base import Api, api_key_of
 from aiokafka_lite.broker.refusals import Place
 from aiokafka_lite.errors import UnknownTopicOrPartitionError
 from aiokafka_lite.protocol.schema import Response
@@ -94,14 +86,14 @@ class RuleBuilder(Generic[RuleT_co]):
             TypeError: `error` is an error that brokers do not respond with, such as KeyError.
             ValueError: The code has more than 16 bits, or `at` is none of the three places.
         """
-        return self._put(Fail(error, at), times)
+        return self._put(actions.Fail(error, at), times)
 
     def answer(self, replacement: Replacement, times: int | None = 1) -> RuleT_co:
         """Respond with another response, or with that of a plain function of (context, request).
 
         If the function returns None, the request is handled as usual.
         """
-        return self._put(TakeOver(replacement), times)
+        return self._put(actions.TakeOver(replacement), times)
 
     def delay(self, delay_s: float, times: int | None = 1, *, handled: bool = False) -> RuleT_co:
         """Handle requests `delay_s` later. Further requests of their connections wait.
@@ -109,7 +101,7 @@ class RuleBuilder(Generic[RuleT_co]):
         `handled` handles the requests at once, and delays the responses only.
         """
         _at_least(0, "delay_s", delay_s)
-        return self._put(Delay(handled, delay_s), times)
+        return self._put(actions.Delay(handled, delay_s), times)
 
     def hold(self, times: int | None = None) -> RuleT_co:
         """Hold requests until `release()` of the rule, or its end."""
@@ -120,7 +112,7 @@ class RuleBuilder(Generic[RuleT_co]):
 
         `handled` handles the requests, and omits the responses only.
         """
-        return self._put(Silence(is_handled=handled), times)
+        return self._put(actions.Silence(is_handled=handled), times)
 
     def disconnect(
         self,
@@ -139,7 +131,7 @@ class RuleBuilder(Generic[RuleT_co]):
         """
         _at_least(0, "after_bytes", after_bytes or 0)
         is_handled = handled or after_bytes is not None
-        return self._put(Disconnect(is_handled, reset, after_bytes), times)
+        return self._put(actions.Disconnect(is_handled, reset, after_bytes), times)
 
     # Other answers
 
@@ -154,13 +146,13 @@ class RuleBuilder(Generic[RuleT_co]):
         `by` bytes longer than it is.
         """
         if what == "crc":
-            return self._put(answering.RewriteRecords(answering.flip_crc), times)
+            return self._put(actions.RewriteRecords(actions.flip_crc), times)
         if what == "records":
-            return self._put(answering.RewriteRecords(answering.cut_records), times)
+            return self._put(actions.RewriteRecords(actions.cut_records), times)
         if what == "bytes":
-            return self._put(answering.FrameHook(answering.flip_bytes(count)), times)
+            return self._put(actions.FrameHook(actions.flip_bytes(count)), times)
         if what == "length":
-            return self._put(answering.FrameHook(answering.misstate_length(by)), times)
+            return self._put(actions.FrameHook(actions.misstate_length(by)), times)
         raise ValueError(f"what= must be 'crc', 'records', 'bytes' or 'length', not {what!r}")
 
     def rewrite_batch(self, rewrite: RewriteBatches, times: int | None = 1) -> RuleT_co:
@@ -168,7 +160,7 @@ class RuleBuilder(Generic[RuleT_co]):
 
         Responses without records do not count.
         """
-        return self._put(answering.RewriteRecords(rewrite), times)
+        return self._put(actions.RewriteRecords(rewrite), times)
 
     def on_frame(self, hook: OnFrame, times: int | None = 1) -> RuleT_co:
         """Pass the bytes of responses through a function.
@@ -178,11 +170,11 @@ class RuleBuilder(Generic[RuleT_co]):
                 omit the response, or `faults.CLOSE` to close the connection. A frame begins with
                 its size.
         """
-        return self._put(answering.FrameHook(hook), times)
+        return self._put(actions.FrameHook(hook), times)
 
     def wrong_correlation_id(self, times: int | None = 1) -> RuleT_co:
         """Respond with the correlation id of a request that was never sent."""
-        return self._put(answering.FrameHook(answering.wrong_correlation_id), times)
+        return self._put(actions.FrameHook(actions.wrong_correlation_id), times)
 
     def stale_metadata(self, leaders: Leaders | None = None, times: int | None = None) -> RuleT_co:
         """Respond to Metadata with earlier leaders and epochs. Later topics are unknown.
@@ -192,7 +184,7 @@ class RuleBuilder(Generic[RuleT_co]):
         """
         seen = self._leaders() if leaders is None else leaders
         unknown = UnknownTopicOrPartitionError.errno
-        return self._put(answering.AnswerStaleMetadata(dict(seen), unknown), times)
+        return self._put(actions.AnswerStaleMetadata(dict(seen), unknown), times)
 
     def throttle(self, throttle_s: float, times: int | None = 1, *, mute: bool = False) -> RuleT_co:
         """Report a throttle time in responses, as if the client had used up a quota.
@@ -205,7 +197,7 @@ class RuleBuilder(Generic[RuleT_co]):
                 producer with acks=0 this is the only effect.
         """
         _at_least(0, "throttle_s", throttle_s)
-        return self._put(answering.Throttle(throttle_s, is_muting=mute), times)
+        return self._put(actions.Throttle(throttle_s, is_muting=mute), times)
 
     # Other ways to send them
 
@@ -227,19 +219,19 @@ class RuleBuilder(Generic[RuleT_co]):
             pause_s: The pause between two pieces.
         """
         if at is not None:
-            cut = answering.cut_at(at)
+            cut = actions.cut_at(at)
         elif pieces is not None:
-            cut = answering.cut_into(_at_least(1, "pieces", pieces))
+            cut = actions.cut_into(_at_least(1, "pieces", pieces))
         else:
-            cut = answering.cut_every(_at_least(1, "piece_bytes", piece_bytes or 1))
-        return self._put(answering.SendInPieces(cut, pause_s), times)
+            cut = actions.cut_every(_at_least(1, "piece_bytes", piece_bytes or 1))
+        return self._put(actions.SendInPieces(cut, pause_s), times)
 
     def trickle(self, bytes_per_s: int, times: int | None = 1) -> RuleT_co:
         """Send responses slowly, a piece every 50 ms."""
         _at_least(1, "bytes_per_s", bytes_per_s)
-        interval_s = max(answering.TRICKLE_INTERVAL_S, 1 / bytes_per_s)
+        interval_s = max(actions.TRICKLE_INTERVAL_S, 1 / bytes_per_s)
         size = max(1, round(bytes_per_s * interval_s))
-        return self._put(answering.SendInPieces(answering.cut_every(size), interval_s), times)
+        return self._put(actions.SendInPieces(actions.cut_every(size), interval_s), times)
 
 
 def _at_least(lowest: int, name: str, value: NumT) -> NumT:

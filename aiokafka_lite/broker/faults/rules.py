@@ -18,9 +18,8 @@ from typing import ClassVar, Final, TypeAlias
 from aiokafka_lite import _compat
 from aiokafka_lite._compat import Self
 from aiokafka_lite.broker import refusals
-from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.handlers.registry import HANDLERS
-from aiokafka_lite.broker.network.work import RequestWork, ServedConnection
+from aiokafka_lite.broker.handlers.base import HANDLERS, RequestContext
+from aiokafka_lite.broker.network.dispatcher import RequestWork, ServedConnection
 from aiokafka_lite.errors import BrokerResponseError
 from aiokafka_lite.protocol.messages.metadata import ApiVersionsRequest
 from aiokafka_lite.protocol.registry import API_NAMES

@@ -18,32 +18,31 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.catalog import TopicCatalog
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
+from aiokafka_lite.broker.groups.classic.members import (
+    GroupClient,
+    Join,
+    join_refusal,
+    sync_refusal,
+)
 from aiokafka_lite.broker.groups.coordinator_log import (
     CoordinatorLog,
     CoordinatorRecord,
+    ErrorType,
     LogEntry,
     OffsetsLog,
+    PartitionCoordinator,
     TransactionEnd,
     group_tombstone,
 )
 from aiokafka_lite.broker.groups.kip848.driver import ConsumerDriver, Group
-from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, group_tombstones
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings, ConsumerMachine
-from aiokafka_lite.broker.groups.kip848.records import group_tombstones
-from aiokafka_lite.broker.groups.loading import PartitionCoordinator
 from aiokafka_lite.broker.groups.offsets import (
     NO_EXPIRY,
     Committer,
     OffsetCommitEntry,
     OffsetManager,
     OpenTransaction,
-)
-from aiokafka_lite.broker.groups.values import (
-    ErrorType,
-    GroupClient,
-    Join,
-    join_refusal,
-    sync_refusal,
 )
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC

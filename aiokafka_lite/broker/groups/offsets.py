@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
-from aiokafka_lite.broker.groups.values import ErrorType
+from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord, ErrorType
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
 from aiokafka_lite.errors import NoError, OffsetMetadataTooLargeError
 from aiokafka_lite.protocol.messages.coordinator_records import OffsetCommitKey, OffsetCommitValue

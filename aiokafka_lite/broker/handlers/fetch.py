@@ -1,23 +1,31 @@
-"""Handler of Fetch."""
+"""The handler of Fetch: reads partitions at once, or when min_bytes are available.
+
+Kafka: kafka.server.ReplicaManager.readFromLog, DelayedFetch, RackAwareReplicaSelector (KIP-392)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
+from aiokafka_lite._compat import Buffer
 from aiokafka_lite.broker.cluster import ClusterNode
-from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.fetching.read import FetchLimits, FetchRead, Findings, ReplicaReader
-from aiokafka_lite.broker.fetching.session import CachedPartition, FetchContext, FetchKey
-from aiokafka_lite.broker.handlers.registry import Delayed, handler
-from aiokafka_lite.broker.topics import Partition
+from aiokafka_lite.broker.fetch_sessions import CachedPartition, FetchContext, FetchKey
+from aiokafka_lite.broker.handlers.base import Delayed, RequestContext, handler
+from aiokafka_lite.broker.log.epochs import UNDEFINED_EPOCH
+from aiokafka_lite.broker.topics import NO_EPOCH, Partition, PartitionKey, ServingNode
 from aiokafka_lite.errors import (
     BrokerResponseError,
     FencedLeaderEpochError,
+    KafkaError,
     NotLeaderForPartitionError,
+    OffsetOutOfRangeError,
+    UnknownError,
 )
 from aiokafka_lite.protocol.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
@@ -28,6 +36,229 @@ from aiokafka_lite.protocol.messages.fetch import (
     PartitionData,
 )
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps
+from aiokafka_lite.records import end_offset
+
+READ_COMMITTED: Final = 1
+NO_OFFSET: Final = -1
+Find = Callable[[CachedPartition], "Partition | type[BrokerResponseError]"]
+
+
+@dataclass(slots=True)
+class ReplicaReader:
+    """A node that reads for a client, whose rack is "" if unknown.
+
+    Followers have no own log. They serve the partition's log up to the offset at which they were
+    held (`Broker.hold_replica`).
+    """
+
+    node: ServingNode
+    nodes: Mapping[int, ServingNode]
+    rack: str
+    may_read_followers: bool
+
+    def check_readable(self, partition: Partition, client_epoch: int) -> None:
+        """Raise an error unless the node may serve a partition in the client's leader epoch."""
+        if self.may_read_followers and self.node.id in partition.replicas:
+            partition.check_epoch(client_epoch)
+        else:
+            partition.check_leader(self.node.id, client_epoch)
+
+    def preferred_replica(self, partition: Partition) -> int | None:
+        if not self.rack or partition.leader_id != self.node.id:
+            return None
+        if self.node.address.rack == self.rack:
+            return None
+        for node_id in partition.isr:
+            node = self.nodes[node_id]
+            if node.address.rack == self.rack and node.is_up:
+                return node_id
+        return None
+
+    def end_offset(self, partition: Partition) -> int:
+        """Return the node's high watermark."""
+        end = partition.log.high_watermark
+        if not partition.held:
+            return end
+        return min(partition.held.get(self.node.id, end), end)
+
+
+class FetchLimits(NamedTuple):
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+
+
+class Findings(NamedTuple):
+    """The result of one read.
+
+    Attributes:
+        results: One per target, in order.
+        is_final: Waiting has no use: a partition has an error, or its log diverged.
+    """
+
+    results: list[tuple[CachedPartition, PartitionData]]
+    size: int
+    is_final: bool
+
+
+@dataclass(slots=True, eq=False)
+class FetchRead:
+    """The reads of one request. Each read starts from the beginning.
+
+    The first targets get most of `limits.max_bytes`. `find` is called for every read, because
+    topics may change during a long poll.
+    """
+
+    targets: Sequence[CachedPartition]
+    limits: FetchLimits
+    find: Find
+    reader: ReplicaReader
+    # Existing partitions of the latest `read`, whose changes may complete the request.
+    _served: list[CachedPartition] = field(default_factory=list, init=False)
+    keys: list[PartitionKey] = field(default_factory=list, init=False)
+
+    def read_in_steps(self) -> Steps[Findings]:
+        results: list[tuple[CachedPartition, PartitionData]] = []
+        self._served, self.keys = [], []
+        left, size, is_final = self.limits.max_bytes, 0, False
+        for target in self.targets:
+            partition = self.find(target)
+            if isinstance(partition, Partition):
+                self._served.append(target)
+                self.keys.append(partition.key)
+                # Any size is allowed for the first batch, so that the reader can pass it (KIP-74).
+                data, ends_wait = self._read(target, partition, left, at_least_one=size == 0)
+                if data.records:
+                    read = len(data.records)
+                    size, left = size + read, max(left - read, 0)
+                is_final = is_final or ends_wait
+            else:
+                data = error_data(target, partition)
+            results.append((target, data))
+            if not len(results) % ELEMENTS_PER_STEP:
+                yield
+        return Findings(results, size, is_final)
+
+    def is_worth_answering(self) -> bool:
+        """Return, without reading, whether min_bytes are available or a partition has an error."""
+        available = 0
+        for target in self._served:
+            partition = self.find(target)
+            if not isinstance(partition, Partition):
+                return True
+            try:
+                self.reader.check_readable(partition, target.asked.current_leader_epoch)
+                available += partition.log.bytes_from(
+                    target.asked.fetch_offset,
+                    target.asked.partition_max_bytes,
+                    self._end_offset(target, partition, self.reader.end_offset(partition)),
+                )
+            except KafkaError:
+                return True
+            if available >= self.limits.min_bytes:
+                return True
+        return False
+
+    def _read(
+        self, target: CachedPartition, partition: Partition, left: int, *, at_least_one: bool
+    ) -> tuple[PartitionData, bool]:
+        """Return what the response has of a partition, and whether that ends the wait."""
+        log, reader, asked = partition.log, self.reader, target.asked
+        try:
+            reader.check_readable(partition, asked.current_leader_epoch)
+            diverging = self._diverging(target, partition)
+            preferred = reader.preferred_replica(partition)
+            high_watermark = reader.end_offset(partition)
+            ends_wait = diverging is not None or preferred is not None
+            records = (
+                b""
+                if ends_wait
+                else log.read(
+                    asked.fetch_offset,
+                    min(asked.partition_max_bytes, left),
+                    at_least_one=at_least_one,
+                    end_offset=self._end_offset(target, partition, high_watermark),
+                )
+            )
+        except BrokerResponseError as error:
+            data = error_data(target, type(error))
+            data.aborted_transactions = None
+            return data, True
+        data = PartitionData(
+            partition_index=target.key.partition,
+            high_watermark=high_watermark,
+            last_stable_offset=min(log.last_stable_offset, high_watermark),
+            log_start_offset=log.log_start_offset,
+            aborted_transactions=(
+                _aborted_transactions(partition, asked.fetch_offset, records)
+                if self._is_committed
+                else None
+            ),
+            records=records,
+        )
+        if diverging is not None:
+            data.diverging_epoch = diverging
+        if preferred is not None:
+            data.preferred_read_replica = preferred
+        return data, ends_wait
+
+    @property
+    def _is_committed(self) -> bool:
+        return self.limits.isolation_level == READ_COMMITTED
+
+    def _end_offset(
+        self, target: CachedPartition, partition: Partition, high_watermark: int
+    ) -> int:
+        """Return the offset up to which the client may read.
+
+        A position after the last stable offset is no error, because a transaction may have begun
+        earlier.
+        """
+        if not self._is_committed:
+            return high_watermark
+        stable = partition.log.last_stable_offset
+        if stable >= high_watermark:
+            return high_watermark
+        return max(stable, min(target.asked.fetch_offset, high_watermark))
+
+    @staticmethod
+    def _diverging(target: CachedPartition, partition: Partition) -> EpochEndOffset | None:
+        """Return where the logs of reader and leader diverge (KIP-595), if they do."""
+        asked = target.asked
+        if asked.last_fetched_epoch == NO_EPOCH:
+            return None
+        end = partition.log.end_of_epoch(asked.last_fetched_epoch)
+        if end.epoch == UNDEFINED_EPOCH:
+            raise OffsetOutOfRangeError(
+                f"the request has last_fetched_epoch={asked.last_fetched_epoch}, but the leader's "
+                "log does not show where this epoch ended"
+            )
+        if end.epoch < asked.last_fetched_epoch or end.end_offset < asked.fetch_offset:
+            return EpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
+        return None
+
+
+def _aborted_transactions(
+    partition: Partition, fetch_offset: int, records: Buffer
+) -> list[AbortedTransaction]:
+    transactions = partition.log.producers.transactions
+    read_to = end_offset(memoryview(records)) if transactions.has_aborted else None
+    if read_to is None:
+        return []
+    return [
+        AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+        for aborted in transactions.aborted_within(fetch_offset, read_to)
+    ]
+
+
+def error_data(target: CachedPartition, error: type[BrokerResponseError]) -> PartitionData:
+    return PartitionData(
+        partition_index=target.key.partition,
+        error_code=error.errno or UnknownError.errno,
+        high_watermark=NO_OFFSET,
+        records=b"",
+    )
+
 
 FIRST_THAT_READS_FOLLOWERS: Final = 11
 FIRST_WITH_TOPIC_IDS: Final = 13

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.handlers.registry import handler
-from aiokafka_lite.broker.handlers.replies import refusing
-from aiokafka_lite.broker.security.credentials import CredentialStore
+from aiokafka_lite.broker.handlers.base import RequestContext, handler, refusing
+from aiokafka_lite.broker.security.mechanisms import CredentialStore
 from aiokafka_lite.broker.security.session import no_exchange
 from aiokafka_lite.broker.slices import counted_in_slices, in_slices
 from aiokafka_lite.errors import (

@@ -6,19 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.groups.coordinator_log import ErrorType
 from aiokafka_lite.broker.groups.kip848 import re2
-from aiokafka_lite.broker.handlers.registry import handler
-from aiokafka_lite.broker.handlers.replies import answered, answered_with
+from aiokafka_lite.broker.handlers.base import RequestContext, answered, answered_with, handler
 from aiokafka_lite.broker.log.producers import NO_EPOCH, ProducerIdentity
 from aiokafka_lite.broker.slices import in_slices, run_in_slices
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, INTERNAL_TOPICS
-from aiokafka_lite.broker.transactions.machine import (
-    ErrorType,
-    Marker,
-    Transaction,
-    TransactionVersion,
-)
+from aiokafka_lite.broker.transactions.machine import Marker, Transaction, TransactionVersion
 from aiokafka_lite.broker.transactions.machine import TransactionState as State
 from aiokafka_lite.errors import (
     BrokerResponseError,

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from aiokafka_lite.broker.log.disk import FILE_MODE, replace_file, sync_folder
-from aiokafka_lite.broker.log.memory import anonymous_memory
 from aiokafka_lite.errors import CorruptRecordException, KafkaStorageError
 from aiokafka_lite.records import BatchHeader, read_header
 
@@ -451,3 +450,13 @@ def finish_replacing(folder: Path) -> None:
                 path.unlink()
         swap_path.replace(folder / f"{first:020}{LOG_SUFFIX}")
         sync_folder(folder)
+
+
+# A new page of Python's default, shared memory, costs twice as much.
+_PRIVATE: Final = (
+    {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+)
+
+
+def anonymous_memory(size: int) -> memoryview:
+    return memoryview(mmap.mmap(-1, size, **_PRIVATE))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from aiokafka_lite.broker.log.disk import replace_file
+from aiokafka_lite.broker.log.disk import load_json, replace_file
 from aiokafka_lite.broker.log.epochs import LeaderEpochs
 from aiokafka_lite.broker.log.producers import AbortedTransaction, ProducerStates, StoredProducer
 from aiokafka_lite.broker.log.segment import (
@@ -30,7 +30,6 @@ from aiokafka_lite.broker.log.segment import (
     finish_replacing,
     newest_timestamp,
 )
-from aiokafka_lite.broker.log.stored_json import load_json
 from aiokafka_lite.errors import KafkaError, KafkaStorageError
 from aiokafka_lite.records import BatchHeader, iter_batches
 

@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Final
 
 from aiokafka_lite._sockets import plain_socket
-from aiokafka_lite.broker.log.memory import anonymous_memory
+from aiokafka_lite.broker.log.segment import anonymous_memory
 from aiokafka_lite.errors import KafkaProtocolError
 from aiokafka_lite.protocol.encoding import Part
 

@@ -19,16 +19,19 @@ from typing import Final, Protocol, cast
 
 from aiokafka_lite._sockets import real_socket
 from aiokafka_lite.broker.cluster import ClusterNode, EmbeddedCluster
-from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.handlers.registry import HANDLERS, HandlerEntry
+from aiokafka_lite.broker.handlers.base import HANDLERS, HandlerEntry, RequestContext
 from aiokafka_lite.broker.network import frames
+from aiokafka_lite.broker.network.dispatcher import (
+    BareToken,
+    FaultPort,
+    RequestChannel,
+    RequestWork,
+)
 from aiokafka_lite.broker.network.frames import FrameReceiver
 from aiokafka_lite.broker.network.request_log import RequestLog
-from aiokafka_lite.broker.network.work import BareToken, FaultPort, RequestChannel, RequestWork
 from aiokafka_lite.broker.refusals import NO_ERRORS, error_codes, error_codes_in_steps
-from aiokafka_lite.broker.security.listener import Listener
+from aiokafka_lite.broker.security.listener import ANONYMOUS, Listener, principal_of
 from aiokafka_lite.broker.security.session import Verdict
-from aiokafka_lite.broker.security.tls import ANONYMOUS, principal_of
 from aiokafka_lite.broker.slices import run_in_slices
 from aiokafka_lite.errors import (
     KafkaError,

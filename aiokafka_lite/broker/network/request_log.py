@@ -17,8 +17,7 @@ from typing import Final, cast
 
 from aiokafka_lite import _compat
 from aiokafka_lite._arguments import Kind, checks_arguments, is_int
-from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.handlers.registry import Api, api_key_of
+from aiokafka_lite.broker.handlers.base import Api, RequestContext, api_key_of
 from aiokafka_lite.broker.refusals import NO_ERRORS, is_error_class
 from aiokafka_lite.errors import BrokerResponseError
 from aiokafka_lite.protocol.messages.produce import ProduceRequest

@@ -1,1 +1,1 @@
-"""Listeners, TLS and SASL. `broker/cluster_security.py` has the objects that a cluster has once."""
+"""Listeners, TLS and SASL. `broker/cluster.py` has the objects that a cluster has once."""

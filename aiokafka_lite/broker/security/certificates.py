@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from aiokafka_lite.broker.security.tls import ClientAuth, ask_for_certificates
+from aiokafka_lite.broker.security.listener import ClientAuth, ask_for_certificates
 from aiokafka_lite.errors import KafkaConfigurationError
 
 try:

@@ -1,22 +1,27 @@
-"""The transaction coordinator of a node: serves the transactional ids of its partitions.
+"""The transaction coordinator of a node (KIP-98, KIP-360, KIP-890).
 
-Markers of transactions that end are written again after a restart, which has no effect if they
-exist (Kafka: TransactionMarkerChannelManager).
-"""
+It serves the transactional ids of its partitions of `__transaction_state`. Partitions keep their
+own view of transactions in log/producers.py. Markers of transactions that end are written again
+after a restart, which has no effect if they exist (Kafka: TransactionMarkerChannelManager)."""
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.catalog import TopicCatalog
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
-from aiokafka_lite.broker.groups.loading import PartitionCoordinator
+from aiokafka_lite.broker.groups.coordinator_log import (
+    ErrorType,
+    InternalTopicLog,
+    PartitionCoordinator,
+)
 from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, NO_PRODUCER_ID, ProducerIdentity
 from aiokafka_lite.broker.topics import (
@@ -27,34 +32,142 @@ from aiokafka_lite.broker.topics import (
     ServingNode,
 )
 from aiokafka_lite.broker.transactions.machine import (
+    EMPTY,
     ONGOING,
     PREPARE_ABORT,
     PREPARE_COMMIT,
     Decision,
     Ended,
-    ErrorType,
     Marker,
     Transaction,
+    TransactionState,
     TransactionValue,
     TransactionVersion,
 )
-from aiokafka_lite.broker.transactions.transaction_log import TransactionLog, TransactionRecord
 from aiokafka_lite.errors import (
     BrokerResponseError,
     ConcurrentTransactions,
+    CoordinatorNotAvailableError,
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidRequestError,
     InvalidTransactionTimeout,
+    InvalidTxnState,
+    KafkaProtocolError,
     KafkaStorageError,
     LeaderNotAvailableError,
     NoError,
+    ProducerFencedError,
+    TransactionAbortableError,
     TransactionCoordinatorFenced,
     UnknownTopicOrPartitionError,
 )
+from aiokafka_lite.protocol.codec import decode_key, decode_versioned, encode_key, encode_versioned
+from aiokafka_lite.protocol.messages.coordinator_records import (
+    TRANSACTION_KEY_CLASSES,
+    PartitionsSchema,
+    TransactionLogKey,
+    TransactionLogValue,
+)
 from aiokafka_lite.protocol.source import Steps
-from aiokafka_lite.records import ControlType, control_batch, iter_batches
+from aiokafka_lite.records import BatchHeader, ControlType, build_batch, control_batch, iter_batches
 from aiokafka_lite.structs import TopicPartition
+
+
+class TransactionRecord(NamedTuple):
+    """One record of the log. Without a value, it ends a transactional id."""
+
+    transactional_id: str
+    value: TransactionValue | None
+
+
+def encode_record(
+    record: TransactionRecord, version: TransactionVersion
+) -> tuple[bytes, bytes | None]:
+    """Return key and value bytes in the layout of a transaction version."""
+    key = encode_key(TransactionLogKey(transactional_id=record.transactional_id))
+    value = record.value
+    if value is None:
+        return key, None
+    stored = TransactionLogValue(
+        producer_id=value.producer_id,
+        producer_epoch=value.epoch,
+        transaction_timeout_ms=value.timeout_ms,
+        transaction_status=value.state,
+        transaction_partitions=None if value.state is EMPTY else _by_topic(value.partitions),
+        transaction_last_update_timestamp_ms=value.updated_ms,
+        transaction_start_timestamp_ms=value.started_ms,
+    )
+    if version < TransactionVersion.FLEXIBLE_RECORDS:
+        return key, encode_versioned(stored, 0)
+    stored.previous_producer_id = value.previous_producer_id
+    stored.next_producer_id = value.next_producer_id
+    stored.client_transaction_version = value.client_version
+    return key, encode_versioned(stored, 1)
+
+
+def _by_topic(partitions: tuple[TopicPartition, ...]) -> list[PartitionsSchema]:
+    topics: dict[str, PartitionsSchema] = {}
+    for tp in partitions:
+        topic = topics.setdefault(tp.topic, PartitionsSchema(topic=tp.topic, partition_ids=[]))
+        topic.partition_ids.append(tp.partition)
+    return list(topics.values())
+
+
+def decode_record(key: bytes | None, value: bytes | None) -> TransactionRecord | None:
+    """Return a record of the log, or None if its type is unknown (a newer Kafka's)."""
+    if key is None:
+        raise KafkaProtocolError(f"a record of {TRANSACTION_STATE_TOPIC} has no key")
+    decoded = decode_key(TRANSACTION_KEY_CLASSES, key)
+    if decoded is None:
+        return None
+    if value is None:
+        return TransactionRecord(decoded.transactional_id, None)
+    stored = decode_versioned(TransactionLogValue, value)
+    try:
+        state = TransactionState(stored.transaction_status)
+        version = TransactionVersion(stored.client_transaction_version)
+    except ValueError as error:
+        raise KafkaProtocolError(
+            f"cannot load the state of transactional id {decoded.transactional_id!r}: {error}"
+        ) from None
+    return TransactionRecord(
+        decoded.transactional_id,
+        TransactionValue(
+            producer_id=stored.producer_id,
+            epoch=stored.producer_epoch,
+            timeout_ms=stored.transaction_timeout_ms,
+            previous_producer_id=stored.previous_producer_id,
+            next_producer_id=stored.next_producer_id,
+            state=state,
+            partitions=tuple(
+                TopicPartition(topic.topic, partition)
+                for topic in stored.transaction_partitions or ()
+                for partition in topic.partition_ids
+            ),
+            started_ms=stored.transaction_start_timestamp_ms,
+            updated_ms=stored.transaction_last_update_timestamp_ms,
+            client_version=version,
+        ),
+    )
+
+
+class TransactionLog(InternalTopicLog[TransactionRecord]):
+    topic = TRANSACTION_STATE_TOPIC
+
+    def append(self, record: TransactionRecord, version: TransactionVersion) -> None:
+        key, value = encode_record(record, version)
+        batch = build_batch([(self.clock(), key, value, ())])
+        self.open_partition(self.partition_for(record.transactional_id)).append(batch)
+
+    def _entries(
+        self, partition: int, header: BatchHeader, batch: memoryview
+    ) -> Iterator[TransactionRecord]:
+        for record in self._records(partition, header, batch):
+            decoded = decode_record(record.key, record.value)
+            if decoded is not None:
+                yield decoded
+
 
 log = logging.getLogger(__name__)
 
@@ -337,6 +450,20 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
                 self._forget(transactional_id)
 
 
+class Verification(enum.IntEnum):
+    """What the client's request version supports."""
+
+    OLD = 0  # supports only INVALID_TXN_STATE
+    ABORTABLE = 1  # supports TRANSACTION_ABORTABLE
+    ADDS = 2  # the leader adds the partition
+
+    @classmethod
+    def of(cls, api_version: int, first_abortable: int, first_that_adds: int) -> Verification:
+        if api_version >= first_that_adds:
+            return cls.ADDS
+        return cls.ABORTABLE if api_version >= first_abortable else cls.OLD
+
+
 class CoordinatingNode(ServingNode, Protocol):
     groups: GroupCoordinator
     transactions: TransactionCoordinator
@@ -389,6 +516,34 @@ class ClusterTransactions:
         node_id = self.catalog.coordinator_of(TRANSACTION_STATE_TOPIC, transactional_id)
         node = self.nodes.get(node_id)
         return None if node is None else node.transactions
+
+    def verify(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        tp: TopicPartition,
+        verification: Verification,
+    ) -> ErrorType:
+        """Verify that a producer's transaction includes a partition before its first write.
+
+        Records outside a transaction would never be committed or aborted, and would block
+        read_committed consumers permanently. Newer clients let the partition leader add the
+        partition to the transaction (KIP-890). Returns an error that the client's version supports.
+        """
+        coordinator = self.coordinator_of(transactional_id)
+        if coordinator is None:
+            return CoordinatorNotAvailableError
+        if verification is Verification.ADDS:
+            error = coordinator.add_partitions(
+                transactional_id, producer, [tp], TransactionVersion.EPOCH_PER_TRANSACTION
+            )
+        else:
+            error = coordinator.verify_partition(transactional_id, producer, tp)
+        if error is ProducerFencedError:
+            return InvalidProducerEpoch  # producers then abort, and continue
+        if error is TransactionAbortableError and verification is Verification.OLD:
+            return InvalidTxnState
+        return error
 
     def write_marker(self, tp: TopicPartition, marker: Marker) -> ErrorType:
         """End a producer's transaction in a partition, on the partition's leader."""

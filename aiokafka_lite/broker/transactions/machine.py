@@ -29,6 +29,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
+from aiokafka_lite.broker.groups.coordinator_log import ErrorType
 from aiokafka_lite.broker.log.producers import (
     LAST_EPOCH,
     NO_EPOCH,
@@ -37,7 +38,6 @@ from aiokafka_lite.broker.log.producers import (
     ProducerIdentity,
 )
 from aiokafka_lite.errors import (
-    BrokerResponseError,
     ConcurrentTransactions,
     InvalidProducerIdMapping,
     InvalidTxnState,
@@ -47,8 +47,6 @@ from aiokafka_lite.errors import (
     UnknownError,
 )
 from aiokafka_lite.structs import TopicPartition
-
-ErrorType: TypeAlias = type[BrokerResponseError]
 
 NO_TIME: Final = -1
 # The last epoch of a producer. One more remains to fence it.

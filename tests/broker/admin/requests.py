@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aiokafka_lite.broker.configs.settings import ResourceType
-from aiokafka_lite.broker.handlers.configs import Operation
+from aiokafka_lite.broker.configs import ResourceType
+from aiokafka_lite.broker.handlers.topics import Operation
 from aiokafka_lite.protocol.messages import alter_configs, configs
 
 # What there is of a request and its answer: one resource, one result.

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from aiokafka_lite.broker.configs.broker_defs import BROKER_CONFIGS, GROUP_CONFIGS
-from aiokafka_lite.broker.configs.definition import ConfigDef, ConfigType, Value
-from aiokafka_lite.broker.configs.topic_config import (
+from aiokafka_lite.broker.configs import (
+    BROKER_CONFIGS,
+    GROUP_CONFIGS,
     TOPIC_CONFIGS,
+    ConfigDef,
+    ConfigType,
     ConfigValue,
+    Value,
     config_texts,
     parse_topic_config,
 )

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.configs.settings import ALL_NODES, ResourceType
-from aiokafka_lite.broker.handlers.configs import Operation
+from aiokafka_lite.broker.configs import ALL_NODES, ResourceType
+from aiokafka_lite.broker.handlers.topics import Operation
 from aiokafka_lite.protocol.messages import cluster as by_pages
 from aiokafka_lite.protocol.messages import topics as topic_messages
 from aiokafka_lite.protocol.schema import Message, Request, Response

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.configs.definition import ConfigSource
-from aiokafka_lite.broker.configs.settings import ALL_NODES, ResourceType
-from aiokafka_lite.broker.handlers.configs import Operation
+from aiokafka_lite.broker.configs import ALL_NODES, ConfigSource, ResourceType
+from aiokafka_lite.broker.handlers.topics import Operation
 from aiokafka_lite.errors import (
     InvalidConfigurationError,
     MessageSizeTooLargeError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aiokafka_lite.broker.leadership import Leadership
+from aiokafka_lite.broker.cluster import Leadership
 from aiokafka_lite.broker.log.storage import MemoryStore
 from aiokafka_lite.broker.topics import NO_LEADER, Partition, PartitionKey
 from aiokafka_lite.errors import BrokerNotAvailableError, InvalidReplicationFactorError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.network.endpoint import close_server
+from aiokafka_lite.broker.node import close_server
 from aiokafka_lite.errors import (
     BrokerNotAvailableError,
     FencedLeaderEpochError,

@@ -10,7 +10,7 @@ import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.context import RequestContext
+from aiokafka_lite.broker.handlers.base import RequestContext
 from aiokafka_lite.broker.network.request_log import (
     ALL_WHOLE_BYTES,
     EXTRACT_ELEMENTS,

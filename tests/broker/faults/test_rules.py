@@ -11,13 +11,12 @@ import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker, faults
-from aiokafka_lite.broker.context import RequestContext
-from aiokafka_lite.broker.faults.answering import FrameFate
+from aiokafka_lite.broker.faults.actions import FrameFate
 from aiokafka_lite.broker.faults.builder import RuleBuilder
 from aiokafka_lite.broker.faults.rules import Action, Rule
-from aiokafka_lite.broker.handlers.registry import HANDLERS, Api
+from aiokafka_lite.broker.handlers.base import HANDLERS, Api, RequestContext
+from aiokafka_lite.broker.network.dispatcher import RequestWork
 from aiokafka_lite.broker.network.processor import Processor
-from aiokafka_lite.broker.network.work import RequestWork
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     CorruptRecordException,

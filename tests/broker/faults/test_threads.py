@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import confluent_kafka
 import pytest
 
-from aiokafka_lite.broker.faults.threaded import ThreadConnectionRule, ThreadRule
-from aiokafka_lite.broker.thread import BrokerThread
+from aiokafka_lite.broker.thread import BrokerThread, ThreadConnectionRule, ThreadRule
 from aiokafka_lite.errors import (
     CorruptRecordException,
     NotLeaderForPartitionError,

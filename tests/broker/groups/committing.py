@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
+from aiokafka_lite.broker.groups.coordinator_log import ErrorType
 from aiokafka_lite.broker.groups.offsets import Committer, OffsetCommitEntry
-from aiokafka_lite.broker.groups.values import ErrorType
 from aiokafka_lite.structs import TopicPartition
 
 TP = TopicPartition("t", 0)

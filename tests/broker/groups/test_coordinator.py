@@ -10,16 +10,16 @@ import pytest
 
 from aiokafka_lite import errors
 from aiokafka_lite.broker.groups.classic.machine import GroupState
+from aiokafka_lite.broker.groups.classic.members import Join
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorLog, CoordinatorRecord
-from aiokafka_lite.broker.groups.kip848.records import member_tombstones
+from aiokafka_lite.broker.groups.kip848.group import member_tombstones
 from aiokafka_lite.broker.groups.offsets import (
     NOTHING_COMMITTED,
     Committer,
     OffsetCommitEntry,
     offset_key,
 )
-from aiokafka_lite.broker.groups.values import Join
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from aiokafka_lite.broker.groups.classic.machine import GroupState
+from aiokafka_lite.broker.groups.classic.members import Join
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.offsets import (
     NOTHING_COMMITTED,
     Committer,
     OffsetCommitEntry,
 )
-from aiokafka_lite.broker.groups.values import Join
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,

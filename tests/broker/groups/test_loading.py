@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.broker.groups.coordinator_log import InternalTopicLog
-from aiokafka_lite.broker.groups.loading import PartitionCoordinator
+from aiokafka_lite.broker.groups.coordinator_log import InternalTopicLog, PartitionCoordinator
 from aiokafka_lite.errors import (
     CoordinatorLoadInProgressError,
     NoError,

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokafka_lite import records
-from aiokafka_lite.broker.log import compaction
-from aiokafka_lite.broker.log.compaction import cleanable, compact
+from aiokafka_lite.broker import maintenance
 from aiokafka_lite.broker.log.partition_log import PartitionLog, TopicConfig
 from aiokafka_lite.broker.log.storage import FolderStore, MemoryStore
+from aiokafka_lite.broker.maintenance import cleanable, compact
 from aiokafka_lite.records import Codec, ControlType, decode_all, iter_batches
 from aiokafka_lite.structs import ConsumerRecord
 from tests.broker.log.conftest import OpenLog
@@ -133,7 +133,7 @@ def test_pass_starts_when_enough_was_not_seen_yet(new_log: OpenLog) -> None:
 def test_log_with_more_keys_than_a_pass_remembers_is_compacted_by_several(
     new_log: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "MAX_KEYS", 4)
+    monkeypatch.setattr(maintenance, "MAX_KEYS", 4)
     log = new_log(MEGABYTE)
     for _ in range(2):
         for first in range(0, 6, 2):

@@ -8,8 +8,8 @@ from typing import NamedTuple, TypedDict
 
 import pytest
 
+from aiokafka_lite.broker.log.disk import load_formatted, load_json
 from aiokafka_lite.broker.log.storage import LogState
-from aiokafka_lite.broker.log.stored_json import load_formatted, load_json
 from aiokafka_lite.errors import KafkaStorageError
 
 

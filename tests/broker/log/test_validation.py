@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.broker.log.validation import validated_batch
+from aiokafka_lite.broker.log.partition_log import validated_batch
 from aiokafka_lite.errors import (
     CorruptRecordException,
     InvalidRecordError,

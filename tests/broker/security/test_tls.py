@@ -11,7 +11,7 @@ import trustme
 
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker, server_ssl_context
-from aiokafka_lite.broker.security.tls import principal_of
+from aiokafka_lite.broker.security.listener import principal_of
 from aiokafka_lite.errors import KafkaConfigurationError
 from aiokafka_lite.protocol import framing
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest

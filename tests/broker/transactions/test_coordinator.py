@@ -13,22 +13,23 @@ import pytest
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.catalog import TopicCatalog
 from aiokafka_lite.broker.config import BrokerConfig
+from aiokafka_lite.broker.groups.coordinator_log import ErrorType
 from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
 from aiokafka_lite.broker.topics import Partition
 from aiokafka_lite.broker.transactions.coordinator import (
     ClusterTransactions,
     TransactionCoordinator,
+    TransactionLog,
+    TransactionRecord,
 )
 from aiokafka_lite.broker.transactions.machine import (
     EXHAUSTED_EPOCH,
     ONGOING,
-    ErrorType,
     Marker,
     TransactionValue,
     TransactionVersion,
 )
-from aiokafka_lite.broker.transactions.transaction_log import TransactionLog, TransactionRecord
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     KafkaProtocolError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aiokafka_lite.broker.transactions.verification import why_refused
+from aiokafka_lite.broker.handlers.logs import why_refused
 from aiokafka_lite.errors import InvalidProducerIdMapping, TransactionalIdAuthorizationFailed
 from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceData,

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC, partition_for
+from aiokafka_lite.broker.transactions.coordinator import (
+    TransactionRecord,
+    decode_record,
+    encode_record,
+)
 from aiokafka_lite.broker.transactions.machine import (
     TransactionState,
     TransactionValue,
     TransactionVersion,
-)
-from aiokafka_lite.broker.transactions.transaction_log import (
-    TransactionRecord,
-    decode_record,
-    encode_record,
 )
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.codec import encode_versioned

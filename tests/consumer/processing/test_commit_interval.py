@@ -11,7 +11,7 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.writing import NewRecord
+from aiokafka_lite.broker.direct import NewRecord
 from aiokafka_lite.protocol.messages.offsets import OffsetCommitRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.processing.acking import PATIENCE_S

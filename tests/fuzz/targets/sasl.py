@@ -13,9 +13,9 @@ from unittest.mock import patch
 from aiokafka_lite import _threads
 from aiokafka_lite._compat import override
 from aiokafka_lite.abc import AbstractTokenProvider
-from aiokafka_lite.broker.security.credentials import CredentialStore
 from aiokafka_lite.broker.security.mechanisms import (
     Authenticated,
+    CredentialStore,
     InvalidCredentialsError,
     PlainServer,
     SaslServer,

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from aiokafka_lite.broker import BrokerConfig
-from aiokafka_lite.broker.handlers.registry import Api
+from aiokafka_lite.broker.handlers.base import Api
 from aiokafka_lite.broker.refusals import Place
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.client.offsets import Offsets

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from aiokafka_lite.broker.direct import NewRecord
 from aiokafka_lite.broker.thread import BrokerThread
-from aiokafka_lite.broker.writing import NewRecord
 from aiokafka_lite.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchResponse,

@@ -11,8 +11,8 @@ from typing import Literal
 
 import pytest
 
+from aiokafka_lite.broker.direct import NewRecord
 from aiokafka_lite.broker.thread import BrokerThread
-from aiokafka_lite.broker.writing import NewRecord
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import (
     BrokerResponseError,

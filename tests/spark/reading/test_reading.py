@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
+from aiokafka_lite.broker.direct import NewRecord
 from aiokafka_lite.broker.thread import BrokerThread
-from aiokafka_lite.broker.writing import NewRecord
 from aiokafka_lite.spark import reading
 from aiokafka_lite.spark.ranges import KafkaOffsetRange
 from aiokafka_lite.spark.reading import read_ranges

@@ -45,19 +45,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember, Members
-from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
-from aiokafka_lite.broker.groups.values import (
+from aiokafka_lite.broker.groups.classic.members import (
     CONSUMER_PROTOCOL_TYPE,
     NO_ASSIGNMENT,
     NO_LEADER,
-    ErrorType,
+    ClassicGroupMember,
     Join,
     JoinAnswer,
+    Members,
     SyncAnswer,
     join_refusal,
     sync_refusal,
 )
+from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord, ErrorType
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
     FencedInstanceIdError,

@@ -1,21 +1,64 @@
-"""The members of one classic group, in the order in which they joined: the first one leads."""
+"""The members of a classic group, and values that the coordinator and its groups exchange.
+
+Members have the order in which they joined: the first one leads.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
-from aiokafka_lite.broker.groups.values import (
-    NO_ASSIGNMENT,
-    ErrorType,
-    JoinAnswer,
-    Protocols,
-    SyncAnswer,
-)
+from aiokafka_lite.broker.groups.coordinator_log import ErrorType
 from aiokafka_lite.errors import FencedInstanceIdError, NoError, UnknownMemberIdError
 from aiokafka_lite.protocol.messages.coordinator_records import MemberMetadata
-from aiokafka_lite.protocol.messages.group_members import JoinGroupResponseMember
+from aiokafka_lite.protocol.messages.group_members import (
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    SyncGroupResponse,
+)
+
+JoinAnswer: TypeAlias = Callable[[JoinGroupResponse], None]
+SyncAnswer: TypeAlias = Callable[[SyncGroupResponse], None]
+# A member's protocols, the preferred one first: (name, metadata).
+Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
+
+CONSUMER_PROTOCOL_TYPE = "consumer"
+NO_MEMBER_ID = ""
+NO_LEADER = ""
+NO_ASSIGNMENT = b""
+
+
+class GroupClient(NamedTuple):
+    """The client of a member's request, with its address."""
+
+    client_id: str
+    host: str
+
+
+@dataclass(frozen=True)
+class Join:
+    """A JoinGroup request. For the last two fields see KIP-394 (v4) and KIP-814 (v9)."""
+
+    protocol_type: str
+    protocols: Protocols
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    member_id: str = NO_MEMBER_ID
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    needs_known_member_id: bool = True
+    can_skip_assignment: bool = True
+
+
+def join_refusal(error: ErrorType, member_id: str = NO_MEMBER_ID) -> JoinGroupResponse:
+    return JoinGroupResponse(error_code=error.errno, protocol_name=None, member_id=member_id)
+
+
+def sync_refusal(error: ErrorType) -> SyncGroupResponse:
+    return SyncGroupResponse(error_code=error.errno)
 
 
 @dataclass(slots=True, eq=False)

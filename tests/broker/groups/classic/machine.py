@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from aiokafka_lite.broker.config import BrokerConfig
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup, GroupState
-from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
-from aiokafka_lite.broker.groups.values import ErrorType, Join
+from aiokafka_lite.broker.groups.classic.members import Join
+from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord, ErrorType
 from aiokafka_lite.errors import MemberIdRequired, NoError
 from aiokafka_lite.protocol.messages.coordinator_records import GroupMetadataValue
 from aiokafka_lite.protocol.messages.group_members import (

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from aiokafka_lite.broker.groups.classic.members import GroupClient, Join
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
+from aiokafka_lite.broker.groups.coordinator_log import ErrorType
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
-from aiokafka_lite.broker.groups.values import ErrorType, GroupClient, Join
 from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
 from aiokafka_lite.protocol.messages.group_members import (
     ConsumerGroupHeartbeatRequest,

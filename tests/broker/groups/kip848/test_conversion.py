@@ -6,7 +6,7 @@ import pytest
 
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember
-from aiokafka_lite.broker.groups.kip848.migration import encode_assignment, owned_by, upgraded
+from aiokafka_lite.broker.groups.kip848.machine import encode_assignment, owned_by, upgraded
 from aiokafka_lite.errors import GroupIdNotFound
 from aiokafka_lite.protocol.codec import decode_versioned, encode_versioned
 from aiokafka_lite.protocol.messages.coordinator_records import GroupMetadataValue

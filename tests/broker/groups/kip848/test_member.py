@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from aiokafka_lite.broker.groups.kip848.member import (
+from aiokafka_lite.broker.groups.kip848.group import (
     NOT_OWNED,
     STABLE,
     UNKNOWN,

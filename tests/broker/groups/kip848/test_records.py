@@ -15,9 +15,13 @@ from aiokafka_lite.broker.groups.coordinator_log import (
     decode_record,
     encode_record,
 )
-from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
-from aiokafka_lite.broker.groups.kip848.member import NOT_OWNED, ConsumerGroupMember
-from aiokafka_lite.broker.groups.kip848.records import member_record, member_tombstones
+from aiokafka_lite.broker.groups.kip848.group import (
+    NOT_OWNED,
+    ConsumerGroup,
+    ConsumerGroupMember,
+    member_record,
+    member_tombstones,
+)
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, partition_for
 from aiokafka_lite.protocol.messages.coordinator_records import (
     VALUE_OF,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.groups.classic.members import GroupClient, Join
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.coordinator_log import decode_record
 from aiokafka_lite.broker.groups.offsets import (
@@ -15,7 +16,6 @@ from aiokafka_lite.broker.groups.offsets import (
     Committer,
     OffsetCommitEntry,
 )
-from aiokafka_lite.broker.groups.values import GroupClient, Join
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.errors import GroupSubscribedToTopicError, NoError
 from aiokafka_lite.protocol.codec import encode_versioned

@@ -1,1 +1,0 @@
-"""Settings of topics, groups and brokers: definitions and values (KIP-226)."""

@@ -1,1 +1,0 @@
-"""Fetch requests: sessions, and reads from leaders and replicas."""
