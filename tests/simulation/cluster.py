@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, assignment_record, epoch_record
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.errors import CoordinatorNotAvailableError, NoError, UnknownMemberIdError
 from aiokafka_lite.simulation.cluster import SimulatedCluster
 from aiokafka_lite.simulation.engine import Loop
@@ -110,8 +110,8 @@ class GroupCluster(SimulatedCluster):
         member, epoch = group.members[member_id], group.epoch + 2
         newer = dataclasses.replace(member, epoch=epoch, previous_epoch=epoch - 1)
         records = [
-            epoch_record(GROUP, epoch, group.metadata_hash),
-            assignment_record(GROUP, newer),
+            group.epoch_record(epoch, group.metadata_hash),
+            group.assignment_record(newer),
         ]
         node.groups._append(GROUP, records)
 

@@ -32,10 +32,9 @@ from aiokafka_lite.broker.groups.coordinator_log import (
     OffsetsLog,
     PartitionCoordinator,
     TransactionEnd,
-    group_tombstone,
 )
 from aiokafka_lite.broker.groups.kip848.driver import ConsumerDriver, Group
-from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, group_tombstones
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings, ConsumerMachine
 from aiokafka_lite.broker.groups.offsets import (
     NO_EXPIRY,
@@ -208,7 +207,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             if call.member_id:
                 return join_refusal(UnknownMemberIdError, call.member_id)
             classic = self._new_classic(group_id)
-            tombstones = [] if group is None else group_tombstones(group)
+            tombstones = [] if group is None else group.tombstones()
             error = self._append(group_id, [*tombstones, classic.record({})])
             if error is not NoError:
                 return join_refusal(error)
@@ -419,7 +418,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
                 self._append(group_id, self.offsets.delete(group_id, tps))
                 has_pending = self.offsets.has_pending(group_id)
                 if group.is_empty and not (self.offsets.has_offsets(group_id) or has_pending):
-                    self._append(group_id, _tombstones(group))
+                    self._append(group_id, group.tombstones())
             yield
 
     def _expired(self, group: Group, now_ms: int, retention_ms: int) -> Iterator[TopicPartition]:
@@ -452,7 +451,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             return GroupIdNotFound
         if not group.is_empty:
             return NonEmptyGroup
-        return self._append(group_id, [*self.offsets.delete_group(group_id), *_tombstones(group)])
+        return self._append(group_id, [*self.offsets.delete_group(group_id), *group.tombstones()])
 
     # -- the log -------------------------------------------------------------------------------
 
@@ -546,9 +545,3 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
     def _check(self, group_id: str) -> ErrorType:
         """Refuse the empty id, which Kafka accepts only in offset requests."""
         return self.availability(group_id) if group_id else InvalidGroupIdError
-
-
-def _tombstones(group: Group) -> list[CoordinatorRecord]:
-    if isinstance(group, ConsumerGroup):
-        return group_tombstones(group)
-    return [group_tombstone(group.group_id)]

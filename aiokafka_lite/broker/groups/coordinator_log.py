@@ -69,11 +69,6 @@ class CoordinatorRecord(NamedTuple):
     producer: ProducerIdentity = NO_PRODUCER
 
 
-def group_tombstone(group_id: str) -> CoordinatorRecord:
-    """Remove a classic group."""
-    return CoordinatorRecord(GroupMetadataKey(group=group_id), None)
-
-
 class TransactionEnd(NamedTuple):
     """A marker, which commits or aborts the producer's earlier records in the partition."""
 

@@ -13,7 +13,7 @@ from aiokafka_lite.broker.groups.classic.machine import GroupState
 from aiokafka_lite.broker.groups.classic.members import Join
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorLog, CoordinatorRecord
-from aiokafka_lite.broker.groups.kip848.group import member_tombstones
+from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.offsets import (
     NOTHING_COMMITTED,
     Committer,
@@ -169,7 +169,7 @@ async def test_tombstones_that_compaction_has_left_make_no_group(
         lambda index: services.partition("", index), partition_count=lambda: 2, clock=services.clock
     )
     log.append("g", [CoordinatorRecord(offset_key("g", TP), None)])
-    log.append("h", member_tombstones("h", "m"))
+    log.append("h", ConsumerGroup("h").member_tombstones("m"))
     heir = await successor(services)
     assert not heir.groups
     await heir.close()

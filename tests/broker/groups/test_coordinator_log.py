@@ -10,7 +10,6 @@ from aiokafka_lite.broker.groups.coordinator_log import (
     CoordinatorRecord,
     decode_record,
     encode_record,
-    group_tombstone,
 )
 from aiokafka_lite.broker.groups.offsets import offset_key
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, java_hash, partition_for
@@ -32,6 +31,7 @@ from tests.support.group_requests import GroupRequests
 FETCH_BY_NAME = 12
 TOPIC_ID = bytes(range(16))
 KEY = offset_key("g", TopicPartition("t", 3))
+GROUP_KEY = GroupMetadataKey(group="g")
 
 
 @for_each(
@@ -108,7 +108,7 @@ def test_partition_of_a_group_is_kafkas(group_id: str, partition: int) -> None:
             "0003 0008 636f6e73756d6572 00000004 0005 72616e6765 0001 6d 0000000000000007 00000001"
             "0001 6d ffff 0001 63 0002 2f68 00000001 00000002 00000001 73 00000001 61",
         ),
-        (group_tombstone("g"), "0002 0001 67", None),
+        (CoordinatorRecord(GROUP_KEY, None), "0002 0001 67", None),
     ],
     ["commit", "commit that expires", "tombstone", "group", "group tombstone"],
 )
@@ -143,7 +143,7 @@ def test_records_are_appended_as_one_batch_and_read_back() -> None:
     partition = MemoryLog()
     log = CoordinatorLog(lambda _: partition, partition_count=lambda: 1, clock=lambda: 1234)
     assert log.is_empty(0)
-    written = [CoordinatorRecord(KEY, None), group_tombstone("g")]
+    written = [CoordinatorRecord(KEY, None), CoordinatorRecord(GROUP_KEY, None)]
     log.append("g", written)
     log.append("g", written[:1])
     assert not log.is_empty(0)

@@ -456,6 +456,10 @@ class ClassicGroup:
         )
         return CoordinatorRecord(GroupMetadataKey(group=self.group_id), value)
 
+    def tombstones(self) -> list[CoordinatorRecord]:
+        """Return the record that removes the group."""
+        return [CoordinatorRecord(GroupMetadataKey(group=self.group_id), None)]
+
     def restore(self, value: GroupMetadataValue) -> None:
         """Set the stored state of an unused machine."""
         for stored in value.members:

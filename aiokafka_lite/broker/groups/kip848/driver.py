@@ -25,7 +25,6 @@ from aiokafka_lite.broker.groups.classic.members import (
 from aiokafka_lite.broker.groups.coordinator_log import (
     CoordinatorRecord,
     ErrorType,
-    group_tombstone,
 )
 from aiokafka_lite.broker.groups.kip848.group import (
     JOINING,
@@ -368,7 +367,7 @@ class ConsumerDriver:
         if group is None:
             return ConsumerGroup(group_id), []
         if group.is_empty:
-            return ConsumerGroup(group_id), [group_tombstone(group_id)]
+            return ConsumerGroup(group_id), group.tombstones()
         return self._upgrade(group)
 
     def _upgrade(self, group: ClassicGroup) -> tuple[ConsumerGroup, list[CoordinatorRecord]]:

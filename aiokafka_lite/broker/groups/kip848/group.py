@@ -241,6 +241,14 @@ def _owns_any(owned: Owned, partitions: PartitionEpochs) -> bool:
 FIRST_EPOCH: Final = 1
 
 
+# In the order in which they are removed.
+_KEYS_OF_MEMBERS: Final = (
+    stored.ConsumerGroupCurrentMemberAssignmentKey,
+    stored.ConsumerGroupTargetAssignmentMemberKey,
+    stored.ConsumerGroupMemberMetadataKey,
+)
+
+
 class ConsumerGroupState(enum.Enum):
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -517,6 +525,132 @@ class ConsumerGroup:
                 if self._held_in.get(tp) == member.epoch:
                     del self._held_in[tp]
 
+    # -- its records (Kafka: GroupCoordinatorRecordHelpers.java) --------------------------------
+
+    def epoch_record(self, epoch: int, metadata_hash: int) -> CoordinatorRecord:
+        return CoordinatorRecord(
+            stored.ConsumerGroupMetadataKey(group_id=self.group_id),
+            stored.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
+        )
+
+    def partition_metadata_tombstone(self) -> CoordinatorRecord:
+        """Remove a record of brokers before 4.1."""
+        return CoordinatorRecord(
+            stored.ConsumerGroupPartitionMetadataKey(group_id=self.group_id), None
+        )
+
+    def member_record(self, member: ConsumerGroupMember) -> CoordinatorRecord:
+        classic = member.classic
+        return CoordinatorRecord(
+            stored.ConsumerGroupMemberMetadataKey(
+                group_id=self.group_id, member_id=member.member_id
+            ),
+            stored.ConsumerGroupMemberMetadataValue(
+                instance_id=member.instance_id,
+                rack_id=member.rack_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                subscribed_topic_names=_in_java_order(member.topic_names),
+                subscribed_topic_regex=member.topic_regex,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                server_assignor=member.server_assignor,
+                classic_member_metadata=None
+                if classic is None
+                else stored.ClassicMemberMetadata(
+                    session_timeout_ms=classic.session_timeout_ms,
+                    supported_protocols=[
+                        stored.ClassicProtocol(name=name, metadata=metadata)
+                        for name, metadata in classic.protocols
+                    ],
+                ),
+            ),
+        )
+
+    def target_record(self, member_id: str, target: Assignment) -> CoordinatorRecord:
+        return CoordinatorRecord(
+            stored.ConsumerGroupTargetAssignmentMemberKey(
+                group_id=self.group_id, member_id=member_id
+            ),
+            stored.ConsumerGroupTargetAssignmentMemberValue(
+                topic_partitions=[
+                    stored.TopicPartition(topic_id=topic_id, partitions=sorted(partitions))
+                    for topic_id, partitions in target.items()
+                ]
+            ),
+        )
+
+    def target_epoch_record(self, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
+        return CoordinatorRecord(
+            stored.ConsumerGroupTargetAssignmentMetadataKey(group_id=self.group_id),
+            stored.ConsumerGroupTargetAssignmentMetadataValue(
+                assignment_epoch=epoch, assignment_timestamp=timestamp_ms
+            ),
+        )
+
+    def assignment_record(self, member: ConsumerGroupMember) -> CoordinatorRecord:
+        return CoordinatorRecord(
+            stored.ConsumerGroupCurrentMemberAssignmentKey(
+                group_id=self.group_id, member_id=member.member_id
+            ),
+            stored.ConsumerGroupCurrentMemberAssignmentValue(
+                member_epoch=member.epoch,
+                previous_member_epoch=member.previous_epoch,
+                state=member.state.value,
+                assigned_partitions=_topic_partitions(member.assigned),
+                partitions_pending_revocation=_topic_partitions(member.pending_revocation),
+            ),
+        )
+
+    def _regex_key(self, regex: str) -> stored.ConsumerGroupRegularExpressionKey:
+        return stored.ConsumerGroupRegularExpressionKey(
+            group_id=self.group_id, regular_expression=regex
+        )
+
+    def regex_record(self, regex: str, resolved: ResolvedRegex) -> CoordinatorRecord:
+        return CoordinatorRecord(
+            stored.ConsumerGroupRegularExpressionKey(
+                group_id=self.group_id, regular_expression=regex
+            ),
+            stored.ConsumerGroupRegularExpressionValue(
+                topics=_in_java_order(resolved.topics),
+                version=resolved.version,
+                timestamp=resolved.timestamp_ms,
+            ),
+        )
+
+    def regex_tombstone(self, regex: str) -> CoordinatorRecord:
+        key = stored.ConsumerGroupRegularExpressionKey(
+            group_id=self.group_id, regular_expression=regex
+        )
+        return CoordinatorRecord(key, None)
+
+    def member_tombstones(self, member_id: str) -> list[CoordinatorRecord]:
+        """Remove a member, the latest record first."""
+        ids = {"group_id": self.group_id, "member_id": member_id}
+        return [CoordinatorRecord(kind(**ids), None) for kind in _KEYS_OF_MEMBERS]
+
+    def tombstones(self) -> list[CoordinatorRecord]:
+        """Remove all records of a group, in Kafka's order."""
+        current, target, member = (
+            [kind(group_id=self.group_id, member_id=member_id) for member_id in self.members]
+            for kind in _KEYS_OF_MEMBERS
+        )
+        keys: list[stored.ConsumerGroupKey] = [
+            *current,
+            *target,
+            stored.ConsumerGroupTargetAssignmentMetadataKey(group_id=self.group_id),
+            *member,
+            *(
+                stored.ConsumerGroupRegularExpressionKey(
+                    group_id=self.group_id, regular_expression=regex
+                )
+                for regex in self.regexes
+            ),
+            stored.ConsumerGroupPartitionMetadataKey(group_id=self.group_id),
+            stored.ConsumerGroupMetadataKey(group_id=self.group_id),
+        ]
+        return [CoordinatorRecord(key, None) for key in keys]
+
 
 def _partitions(member: ConsumerGroupMember) -> Iterable[tuple[bytes, int]]:
     for held in (member.assigned, member.pending_revocation):
@@ -534,132 +668,6 @@ def _with_epochs(topics: Iterable[stored.TopicPartitions], member_epoch: int) ->
             epochs = [max(member_epoch, 0)] * len(topic.partitions)
         found[topic.topic_id] = dict(zip(topic.partitions, epochs, strict=True))
     return found
-
-
-# In the order in which they are removed.
-_KEYS_OF_MEMBERS: Final = (
-    stored.ConsumerGroupCurrentMemberAssignmentKey,
-    stored.ConsumerGroupTargetAssignmentMemberKey,
-    stored.ConsumerGroupMemberMetadataKey,
-)
-
-
-def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
-    return CoordinatorRecord(
-        stored.ConsumerGroupMetadataKey(group_id=group_id),
-        stored.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
-    )
-
-
-def partition_metadata_tombstone(group_id: str) -> CoordinatorRecord:
-    """Remove a record of brokers before 4.1."""
-    return CoordinatorRecord(stored.ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
-
-
-def member_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
-    classic = member.classic
-    return CoordinatorRecord(
-        stored.ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id),
-        stored.ConsumerGroupMemberMetadataValue(
-            instance_id=member.instance_id,
-            rack_id=member.rack_id,
-            client_id=member.client_id,
-            client_host=member.client_host,
-            subscribed_topic_names=_in_java_order(member.topic_names),
-            subscribed_topic_regex=member.topic_regex,
-            rebalance_timeout_ms=member.rebalance_timeout_ms,
-            server_assignor=member.server_assignor,
-            classic_member_metadata=None
-            if classic is None
-            else stored.ClassicMemberMetadata(
-                session_timeout_ms=classic.session_timeout_ms,
-                supported_protocols=[
-                    stored.ClassicProtocol(name=name, metadata=metadata)
-                    for name, metadata in classic.protocols
-                ],
-            ),
-        ),
-    )
-
-
-def target_record(group_id: str, member_id: str, target: Assignment) -> CoordinatorRecord:
-    return CoordinatorRecord(
-        stored.ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
-        stored.ConsumerGroupTargetAssignmentMemberValue(
-            topic_partitions=[
-                stored.TopicPartition(topic_id=topic_id, partitions=sorted(partitions))
-                for topic_id, partitions in target.items()
-            ]
-        ),
-    )
-
-
-def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
-    return CoordinatorRecord(
-        stored.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
-        stored.ConsumerGroupTargetAssignmentMetadataValue(
-            assignment_epoch=epoch, assignment_timestamp=timestamp_ms
-        ),
-    )
-
-
-def assignment_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
-    return CoordinatorRecord(
-        stored.ConsumerGroupCurrentMemberAssignmentKey(
-            group_id=group_id, member_id=member.member_id
-        ),
-        stored.ConsumerGroupCurrentMemberAssignmentValue(
-            member_epoch=member.epoch,
-            previous_member_epoch=member.previous_epoch,
-            state=member.state.value,
-            assigned_partitions=_topic_partitions(member.assigned),
-            partitions_pending_revocation=_topic_partitions(member.pending_revocation),
-        ),
-    )
-
-
-def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> CoordinatorRecord:
-    return CoordinatorRecord(
-        stored.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex),
-        stored.ConsumerGroupRegularExpressionValue(
-            topics=_in_java_order(resolved.topics),
-            version=resolved.version,
-            timestamp=resolved.timestamp_ms,
-        ),
-    )
-
-
-def regex_tombstone(group_id: str, regex: str) -> CoordinatorRecord:
-    key = stored.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
-    return CoordinatorRecord(key, None)
-
-
-def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
-    """Remove a member, the latest record first."""
-    ids = {"group_id": group_id, "member_id": member_id}
-    return [CoordinatorRecord(kind(**ids), None) for kind in _KEYS_OF_MEMBERS]
-
-
-def group_tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
-    """Remove all records of a group, in Kafka's order."""
-    group_id = group.group_id
-    current, target, member = (
-        [kind(group_id=group_id, member_id=member_id) for member_id in group.members]
-        for kind in _KEYS_OF_MEMBERS
-    )
-    keys: list[stored.ConsumerGroupKey] = [
-        *current,
-        *target,
-        stored.ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
-        *member,
-        *(
-            stored.ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
-            for regex in group.regexes
-        ),
-        stored.ConsumerGroupPartitionMetadataKey(group_id=group_id),
-        stored.ConsumerGroupMetadataKey(group_id=group_id),
-    ]
-    return [CoordinatorRecord(key, None) for key in keys]
 
 
 def _topic_partitions(assigned: PartitionEpochs) -> list[stored.TopicPartitions]:

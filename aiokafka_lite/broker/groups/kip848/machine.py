@@ -25,7 +25,7 @@ from aiokafka_lite.broker.groups.classic.members import (
     Members,
     Protocols,
 )
-from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord, group_tombstone
+from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.kip848 import re2
 from aiokafka_lite.broker.groups.kip848.assignors import (
     ASSIGNORS,
@@ -46,17 +46,7 @@ from aiokafka_lite.broker.groups.kip848.group import (
     Owned,
     PartitionEpochs,
     ResolvedRegex,
-    assignment_record,
-    epoch_record,
-    group_tombstones,
-    member_record,
-    member_tombstones,
-    partition_metadata_tombstone,
     reconcile,
-    regex_record,
-    regex_tombstone,
-    target_epoch_record,
-    target_record,
 )
 from aiokafka_lite.errors import (
     FencedInstanceIdError,
@@ -184,7 +174,7 @@ class ConsumerMachine:
         member = self.identify(change.group, beat.member_id, beat.instance_id)
         if beat.instance_id is not None and beat.member_epoch == LEAVING_FOR_NOW:
             left = member.left_for_now()
-            change.records.append(assignment_record(change.group.group_id, left))
+            change.records.append(change.group.assignment_record(left))
         else:
             self.fence(change, [member.member_id])
         return ConsumerGroupHeartbeatResponse(
@@ -201,13 +191,13 @@ class ConsumerMachine:
         if not member_ids:
             return
         for member_id in member_ids:
-            change.records += member_tombstones(group.group_id, member_id)
+            change.records += group.member_tombstones(member_id)
             change.stop(member_id, *MemberTimer)
         left = [m for m in group.members.values() if m.member_id not in member_ids]
         unused = group.regex_users().keys() - {member.topic_regex for member in left}
-        change.records += [regex_tombstone(group.group_id, regex) for regex in sorted(unused)]
+        change.records += [group.regex_tombstone(regex) for regex in sorted(unused)]
         new_hash = self.catalog.metadata_hash(group.topics_of_all(without=member_ids))
-        change.records.append(epoch_record(group.group_id, group.epoch + 1, new_hash))
+        change.records.append(group.epoch_record(group.epoch + 1, new_hash))
 
     def can_downgrade(
         self, group: ConsumerGroup, leaving: Sequence[str], *, joining: int = 0
@@ -243,10 +233,10 @@ class ConsumerMachine:
             known = group.regexes.get(regex)
             has_changed |= topics != (known.topics if known is not None else frozenset())
             resolved[regex] = ResolvedRegex(topics, version, found_at_ms)
-            change.records.append(regex_record(group.group_id, regex, resolved[regex]))
+            change.records.append(group.regex_record(regex, resolved[regex]))
         new_hash = self.catalog.metadata_hash(group.topics_of_all(regexes=resolved))
         if has_changed or new_hash != group.metadata_hash:
-            change.records.append(epoch_record(group.group_id, group.epoch + 1, new_hash))
+            change.records.append(group.epoch_record(group.epoch + 1, new_hash))
             change.metadata_version = version
 
     # -- the steps of a heartbeat --------------------------------------------------------------
@@ -269,7 +259,7 @@ class ConsumerMachine:
         )
         reconciled = reconcile(updated, target, owned, has_new_subscription=has_new_subscription)
         if reconciled is not updated and reconciled != updated:
-            change.records.append(assignment_record(group.group_id, reconciled))
+            change.records.append(group.assignment_record(reconciled))
             self._time_revocation(change, reconciled)
         return reconciled
 
@@ -279,7 +269,7 @@ class ConsumerMachine:
         """Store the member's subscription. Return the group's epoch, and whether topics changed."""
         group = change.group
         if updated is not member and updated != member:
-            change.records.append(member_record(group.group_id, updated))
+            change.records.append(group.member_record(updated))
         has_new_names = updated.topic_names != member.topic_names
         has_new_regex = updated.topic_regex != member.topic_regex
         is_resolved = self._subscribe_to_regex(change, member, updated)
@@ -293,10 +283,10 @@ class ConsumerMachine:
             new_hash = self.catalog.metadata_hash(names)
             if must_bump or new_hash != group.metadata_hash:
                 epoch += 1
-                change.records.append(epoch_record(group.group_id, epoch, new_hash))
+                change.records.append(group.epoch_record(epoch, new_hash))
             change.metadata_version = self.catalog.version
             if group.has_partition_metadata_record:
-                change.records.append(partition_metadata_tombstone(group.group_id))
+                change.records.append(group.partition_metadata_tombstone())
         return epoch, has_new_names or has_new_regex
 
     def _subscribe_to_regex(
@@ -309,7 +299,7 @@ class ConsumerMachine:
         is_resolved = must_refresh = False
         if updated.topic_regex != member.topic_regex:
             if old and users[old] == 1:
-                change.records.append(regex_tombstone(group.group_id, old))
+                change.records.append(group.regex_tombstone(old))
             if new and not users[new]:
                 _check_regex(new)
             else:
@@ -360,8 +350,8 @@ class ConsumerMachine:
         assigned = assign(GroupSpec(specs, counts))
         for member_id in members:
             if group.targets.get(member_id) != assigned[member_id]:
-                change.records.append(target_record(group.group_id, member_id, assigned[member_id]))
-        change.records.append(target_epoch_record(group.group_id, epoch, now_ms))
+                change.records.append(group.target_record(member_id, assigned[member_id]))
+        change.records.append(group.target_epoch_record(epoch, now_ms))
         return epoch, dict(assigned[updated.member_id])
 
     # -- members -------------------------------------------------------------------------------
@@ -399,12 +389,12 @@ class ConsumerMachine:
     ) -> ConsumerGroupMember:
         group = change.group
         member = former.under_new_id(member_id)
-        change.records += member_tombstones(group.group_id, former.member_id)
+        change.records += group.member_tombstones(former.member_id)
         change.stop(former.member_id, *MemberTimer)
         change.records += [
-            member_record(group.group_id, member),
-            target_record(group.group_id, member_id, group.targets.get(former.member_id, {})),
-            assignment_record(group.group_id, member),
+            group.member_record(member),
+            group.target_record(member_id, group.targets.get(former.member_id, {})),
+            group.assignment_record(member),
         ]
         return member
 
@@ -533,21 +523,20 @@ def upgraded(
             f"Cannot upgrade classic group {group.group_id} to consumer group because the embedded "
             f"consumer protocol is malformed."
         ) from error
-    group_id, epoch = group.group_id, group.generation
+    upgrade, epoch = ConsumerGroup(group.group_id), group.generation
     names = frozenset().union(*(member.topic_names for member in members))
     new = [
-        *(member_record(group_id, member) for member in members),
-        epoch_record(group_id, epoch, catalog.metadata_hash(names)),
+        *(upgrade.member_record(member) for member in members),
+        upgrade.epoch_record(epoch, catalog.metadata_hash(names)),
         *(
-            target_record(group_id, m.member_id, {t: frozenset(p) for t, p in m.assigned.items()})
+            upgrade.target_record(m.member_id, {t: frozenset(p) for t, p in m.assigned.items()})
             for m in members
         ),
-        target_epoch_record(group_id, epoch, 0),
-        *(assignment_record(group_id, member) for member in members),
+        upgrade.target_epoch_record(epoch, 0),
+        *(upgrade.assignment_record(member) for member in members),
     ]
-    upgrade = ConsumerGroup(group_id)
     replay(upgrade, new)
-    return upgrade, [group_tombstone(group_id), *new]
+    return upgrade, [*group.tombstones(), *new]
 
 
 def _upgraded_member(
@@ -614,7 +603,7 @@ def downgraded(
         members=[member.stored(protocol, member.assignment) for member in members.values()],
     )
     record = CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
-    return [*group_tombstones(group), record]
+    return [*group.tombstones(), record]
 
 
 def replay(group: ConsumerGroup, records: Collection[CoordinatorRecord]) -> None:

@@ -19,8 +19,6 @@ from aiokafka_lite.broker.groups.kip848.group import (
     NOT_OWNED,
     ConsumerGroup,
     ConsumerGroupMember,
-    member_record,
-    member_tombstones,
 )
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, partition_for
 from aiokafka_lite.protocol.messages.coordinator_records import (
@@ -209,9 +207,9 @@ def test_partition_stays_with_the_newer_epoch_of_two_members_that_claim_it() -> 
 def test_static_id_stays_with_the_successor_when_the_former_member_is_removed_later() -> None:
     group = ConsumerGroup("g")
     for member_id in "ab":
-        record = member_record("g", ConsumerGroupMember(member_id, instance_id="one"))
+        record = group.member_record(ConsumerGroupMember(member_id, instance_id="one"))
         group.replay(record.key, record.value)  # type: ignore[arg-type]
-    for record in member_tombstones("g", "a"):
+    for record in group.member_tombstones("a"):
         group.replay(record.key, None)  # type: ignore[arg-type]
     former = group.static_member("one")
     assert former is not None
