@@ -172,11 +172,7 @@ class TopicCatalog:
         raise UnknownTopicOrPartitionError(f"there is no partition {name}-{index}")
 
     def coordinators(self, internal_topic: str) -> int:
-        """Return the number of partitions of an internal topic, also before it exists.
-
-        It maps groups and transactional ids to partitions, so later configuration must not change
-        it.
-        """
+        """Return the number of partitions of an internal topic, which is fixed before it exists."""
         topic = self.by_name(internal_topic)
         if topic is not None:
             return topic.partition_count
@@ -345,10 +341,7 @@ class TopicCatalog:
     # Storing
 
     def is_kept(self, topic: Topic) -> bool:
-        """Return whether a topic, with all its partitions, survives a crash.
-
-        Until then, writes to it must not be acknowledged: wait for `DiskQueue.settled`.
-        """
+        """Return whether a topic survives a crash. Before, no write to it may be acknowledged."""
         return topic.saved_by <= self._saves_done
 
     def _run_slowly(self, work: Callable[[], None]) -> None:

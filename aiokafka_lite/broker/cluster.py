@@ -73,10 +73,7 @@ if TYPE_CHECKING:
 
 
 class ClusterSecurity:
-    """Creates the SASL sessions and TLS contexts of a cluster's listeners.
-
-    `rng` is the source of salts, nonces and keys: the system's, or a seeded one for tests.
-    """
+    """Creates the SASL sessions and TLS contexts of a cluster's listeners."""
 
     def __init__(
         self,
@@ -166,24 +163,17 @@ class ClusterSecurity:
 
 @dataclass(eq=False)
 class Leadership:
-    """The only writer of leaders and replicas in sync.
-
-    `min_in_sync` returns the number of replicas in sync that acks=all requires. `on_election` is
-    called after each election, also if there is no leader.
-    """
+    """The only writer of leaders and replicas in sync."""
 
     node_ids: Sequence[int]
     is_up: Callable[[int], bool]
-    min_in_sync: Callable[[Partition], int]
-    on_election: Callable[[Partition], None]
+    min_in_sync: Callable[[Partition], int]  # returns how many acks=all requires
+    on_election: Callable[[Partition], None]  # called also if there is no leader
 
     # Placing replicas
 
     def place(self, count: int, replication: int, first: int) -> list[list[int]]:
-        """Return the replicas of `count` partitions, spread over the nodes from `first` on.
-
-        Stopped nodes get a replica only if the others are not enough, and do not lead.
-        """
+        """Return the replicas of `count` partitions, from node `first` on, stopped nodes last."""
         nodes = self.node_ids
         if not 1 <= replication <= len(nodes):
             raise InvalidReplicationFactorError(
@@ -202,10 +192,7 @@ class Leadership:
         ]
 
     def in_sync(self, replicas: Sequence[int]) -> list[int]:
-        """Return the replicas of a new partition that are in sync: those on running nodes.
-
-        Before the broker starts, all are.
-        """
+        """Return the replicas of a new partition that are in sync. Before the start, all are."""
         return [node for node in replicas if self.is_up(node)] or [*replicas]
 
     def adopt(self, partition: Partition) -> None:
@@ -324,11 +311,7 @@ class ClusterNode(CoordinatingNode, Protocol):
 # The unchecked methods are called for each topic of a request.
 @checks_arguments(unchecked=("topic", "topic_by_id", "has_topic"))
 class EmbeddedCluster:
-    """The topics and leaders of a cluster, for use in the broker's event loop.
-
-    Args:
-        on_change: Called with each partition that has changed.
-    """
+    """The topics and leaders of a cluster, for use in the broker's event loop."""
 
     security: ClusterSecurity
     # Set by the start of the broker, which has a loop.
@@ -569,10 +552,7 @@ class EmbeddedCluster:
     def place_replicas(
         self, partitions: int, replication_factor: int | None = None
     ) -> Sequence[Sequence[int]]:
-        """Return the replicas' node ids for each new partition, the leader first.
-
-        Raises as `TopicCatalog.check_growth` and `Leadership.place`.
-        """
+        """Return the replicas' node ids for each new partition, the leader first."""
         self.catalog.check_growth(partitions)
         replication = self.config.replication if replication_factor is None else replication_factor
         return self._leadership.place(partitions, replication, self.catalog.partition_count)

@@ -88,20 +88,15 @@ def one_of(*words: str) -> Check:
 
 @dataclass(frozen=True)
 class ConfigDef:
-    """One setting.
-
-    Attributes:
-        broker_name: The broker's setting that is the default of a topic's or group's, or "".
-        is_dynamic: May change while brokers run.
-    """
+    """One setting."""
 
     name: str
     kind: ConfigType
     default: str | None
     check: Check | None = None
     documentation: str = ""
-    broker_name: str = ""
-    is_dynamic: bool = True
+    broker_name: str = ""  # the broker's setting that is the default of a topic's or group's, or ""
+    is_dynamic: bool = True  # may change while brokers run
 
     @property
     def is_sensitive(self) -> bool:
@@ -336,10 +331,7 @@ ConfigValue: TypeAlias = str | float | bool
 
 
 def parse_topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> TopicConfig:
-    """Return a topic's effective configuration. Raises as `check_topic_configs`.
-
-    `defaults` are the cluster's, by topic setting, if they differ from Kafka's.
-    """
+    """Return a topic's effective configuration. Raises as `check_topic_configs`."""
     check_topic_configs(overrides)
 
     def value_of(name: str) -> str:
@@ -565,6 +557,7 @@ class ClusterSettings:
     """All settings except topics' own, and the defaults of topics."""
 
     def __init__(self, config: BrokerConfig) -> None:
+        # The node whose settings are defaults of topics and groups.
         self._only_node = str(config.node_id) if config.nodes == 1 else None
         self._static = static_configs(config)
         self._overrides: dict[tuple[ResourceType, str], Mapping[str, str]] = {}
@@ -599,10 +592,7 @@ class ClusterSettings:
     # Effective values
 
     def topic_defaults(self) -> Mapping[str, str]:
-        """Return the topic defaults that differ from Kafka's, by topic setting.
-
-        Settings of a single node count only if the cluster has one node.
-        """
+        """Return the topic defaults that differ from Kafka's, by topic setting."""
         found = {}
         for topic in TOPIC_CONFIGS.values():
             synonyms = self._of_broker(topic.broker_name, self._only_node)

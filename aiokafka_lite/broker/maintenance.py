@@ -108,19 +108,13 @@ MAX_KEYS: Final = 1 << 20
 
 
 class Cleanable(NamedTuple):
-    """The work of a pass.
-
-    Attributes:
-        dirty_start: Records before it were compacted by earlier passes.
-        dirty_ratio: Share of bytes that no pass has read.
-        is_overdue: A record is older than max.compaction.lag.ms.
-    """
+    """The work of a pass."""
 
     segments: Sequence[Segment]
-    dirty_start: int
+    dirty_start: int  # records before it were compacted by earlier passes
     end: int
-    dirty_ratio: float
-    is_overdue: bool
+    dirty_ratio: float  # share of bytes that no pass has read
+    is_overdue: bool  # a record is older than max.compaction.lag.ms
 
 
 def cleanable(log: PartitionLog, config: TopicConfig, now_ms: int) -> Cleanable | None:
@@ -190,10 +184,7 @@ def _groups(segments: Iterable[Segment], segment_bytes: int) -> Iterator[list[Se
 
 
 class _Transactions:
-    """Which batches were aborted, and which markers have no batches left.
-
-    Expects batches in offset order. Kafka: CleanedTransactionMetadata.
-    """
+    """Which batches, read in offset order, were aborted, and which markers have none left."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._later_aborts = sorted(aborted, key=lambda each: each.first_offset, reverse=True)

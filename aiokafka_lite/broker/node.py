@@ -186,10 +186,7 @@ IDLE_CHECKS_PER_TIMEOUT: Final = 4
 
 
 class BrokerNode:
-    """A node: created with the cluster, opened in its loop, then started and stopped.
-
-    Port 0 of an address chooses a free one permanently.
-    """
+    """A node: created with the cluster, opened in its loop, then started and stopped."""
 
     def __init__(
         self,

@@ -128,10 +128,7 @@ class Refusal:
     def split(
         self, request: Request[Response], refused: RefusalReason
     ) -> tuple[Response, Request[Response] | None]:
-        """Return a response that refuses the matching elements, and a request for the others.
-
-        The request is None if all elements match.
-        """
+        """Return the refusal of matching elements, and a request for the others, or None."""
         answer = request.response()
         copy_names(request, answer)
         if self.is_whole:

@@ -43,10 +43,7 @@ class LoopSlices:
 
 
 class in_slices(Generic[T]):  # noqa: N801 -- it reads like a function: async for x in in_slices(…)
-    """Iterate over items, and yield to the loop after each slice.
-
-    The collection of the items must not change meanwhile.
-    """
+    """Iterate over items, which must not change, and yield to the loop after each slice."""
 
     __slots__ = ("_items", "_slices")
 

@@ -132,14 +132,10 @@ class ConnectionMatch:
 
 # --- Actions and rules ------------------------------------------------------------------------
 class Action(ABC):
-    """The effect of a rule on each of its requests.
+    """The effect of a rule on each of its requests."""
 
-    Attributes:
-        rule: The rule, which sets this attribute before any call.
-        only: The one API that the action can change, or None for all.
-    """
-
-    rule: Rule
+    rule: Rule  # the rule, which sets this attribute before any call
+    # The one API that the action can change, or None for all.
     only: ClassVar[type[Request[Response]] | None] = None
 
     def covers(self, work: RequestWork) -> bool:
@@ -185,16 +181,12 @@ class Removable(ABC):
 
 
 class AnyRule(Removable):
-    """A fault of requests or connections.
-
-    Attributes:
-        hits: The number of requests or connections that it has applied to.
-    """
+    """A fault of requests or connections."""
 
     def __init__(self, faults: Faults, times: int | None) -> None:
         if times is not None and times < 1:
             raise ValueError(f"times must be at least 1, or None for no limit, not {times}")
-        self.hits = 0
+        self.hits = 0  # the number of requests or connections that it has applied to
         self.number: Final = faults.next_number()
         self.faults: Final = faults
         self._left = times

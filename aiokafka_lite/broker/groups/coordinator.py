@@ -100,11 +100,7 @@ class CoordinatorServices(Protocol):
 
 
 class GroupTimers:
-    """One timer of the event loop per group, set to the earliest of the group's deadlines.
-
-    Heartbeats move deadlines without a change of the timer, so it may fire too early. `expire`
-    handles one deadline that has passed, and sets the group's timer again.
-    """
+    """One timer per group. It may fire too early, because heartbeats move deadlines only."""
 
     def __init__(self, expire: Callable[[Group, float], None]) -> None:
         self._expire = expire

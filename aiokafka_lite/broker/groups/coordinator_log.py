@@ -58,14 +58,11 @@ RecordValue: TypeAlias = "OffsetCommitValue | GroupMetadataValue | ConsumerGroup
 
 
 class CoordinatorRecord(NamedTuple):
-    """One record of the log. Tombstones have no value.
-
-    Attributes:
-        producer: The producer of the transaction that commits the offset, NO_PRODUCER outside one.
-    """
+    """One record of the log. Tombstones have no value."""
 
     key: RecordKey
     value: RecordValue
+    # The producer of the transaction that commits the offset, NO_PRODUCER outside one.
     producer: ProducerIdentity = NO_PRODUCER
 
 
@@ -220,10 +217,7 @@ RecordT = TypeVar("RecordT")
 
 
 class PartitionCoordinator(ABC, Generic[RecordT]):
-    """Serves the partitions of its internal topic that its node leads.
-
-    A damaged log is a failure of `scope`, which runs the load task.
-    """
+    """Serves the partitions of its internal topic that its node leads."""
 
     load_task_name = "group-load"
 
@@ -269,10 +263,7 @@ class PartitionCoordinator(ABC, Generic[RecordT]):
         return CoordinatorLoadInProgressError if term.is_loading else NoError
 
     def elect(self, partitions: Iterable[int]) -> None:
-        """Serve partitions, which the node leads now.
-
-        Requests fail with COORDINATOR_LOAD_IN_PROGRESS until a task has read the log.
-        """
+        """Serve partitions, which the node leads now, once a task has read their log."""
         for partition in partitions:
             if partition not in self._terms:
                 self._terms[partition] = Term(is_loading=not self._source.is_empty(partition))

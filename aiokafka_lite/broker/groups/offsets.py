@@ -36,14 +36,11 @@ class PendingOffsetKey(NamedTuple):
 @dataclass(eq=False)
 class _Pending(Generic[OffsetValue]):
     offset: OffsetValue
-    is_superseded: bool = False
+    is_superseded: bool = False  # by a later commit, whose transaction may end earlier
 
 
 class PendingOffsets(Generic[OffsetValue]):
-    """The offsets of open transactions (KIP-98, KIP-447).
-
-    A committed offset is never replaced by an earlier commit whose transaction ended later.
-    """
+    """The offsets of open transactions (KIP-98, KIP-447)."""
 
     def __init__(self) -> None:
         # For each target in the order of the commits.
@@ -115,15 +112,11 @@ class OffsetCommitEntry(NamedTuple):
 
 
 class Committer(NamedTuple):
-    """The committing member. Old clients send no member.
-
-    Attributes:
-        generation: The member's generation or epoch, negative for no member.
-    """
+    """The committing member. Old clients send no member."""
 
     member_id: str = ""
     instance_id: str | None = None
-    generation: int = -1
+    generation: int = -1  # the member's generation or epoch, negative for no member
 
     @property
     def is_unknown(self) -> bool:

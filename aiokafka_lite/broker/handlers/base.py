@@ -40,18 +40,15 @@ class Client(Protocol):
 
 @dataclass(slots=True)
 class RequestContext:
-    """A request's context. It is not frozen, because creating it would then take 2 µs.
-
-    Attributes:
-        node: The node that got the request. It serves the partitions that it leads.
-        refuses: Returns the error of a partition that a fault refuses, in a Fetch request only.
-    """
+    """A request's context. It is not frozen, because creating it would then take 2 µs."""
 
     cluster: EmbeddedCluster
+    # The node that got the request. It serves the partitions that it leads.
     node: ClusterNode
     api_version: int
     client_id: str | None
     connection: Client
+    # Returns the error of a partition that a fault refuses, in a Fetch request only.
     refuses: Refuses | None = None
 
     @property
@@ -78,15 +75,10 @@ Api: TypeAlias = type[Request[Response]] | str | int | None
 
 @dataclass(slots=True, eq=False)
 class Delayed:
-    """A response that waits for a change, or for its deadline.
+    """A response that waits for a change, or for its deadline."""
 
-    Attributes:
-        keys: `is_ready` is called when one of these changes (`Purgatory.touch`).
-        deadline: The loop's time at which the response is sent anyway.
-    """
-
-    keys: Sequence[Hashable]
-    deadline: float
+    keys: Sequence[Hashable]  # `is_ready` is called when one of these changes (`Purgatory.touch`)
+    deadline: float  # the loop's time at which the response is sent anyway
     is_ready: Callable[[], bool]
     response: Callable[[], Steps[Response]]
 
@@ -102,7 +94,7 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 
 @dataclass(frozen=True)
 class HandlerEntry:
-    """A registered handler. `advertised_min_version` is ApiVersions' (see handlers/produce.py)."""
+    """A registered handler. `advertised_min_version` is ApiVersions' (see handlers/logs.py)."""
 
     request: type[Request[Response]]
     handle: Handle

@@ -89,16 +89,11 @@ class FetchLimits(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """The result of one read.
+    """The result of one read."""
 
-    Attributes:
-        results: One per target, in order.
-        is_final: Waiting has no use: a partition has an error, or its log diverged.
-    """
-
-    results: list[tuple[CachedPartition, PartitionData]]
+    results: list[tuple[CachedPartition, PartitionData]]  # one per target, in order
     size: int
-    is_final: bool
+    is_final: bool  # waiting has no use: a partition has an error, or its log diverged
 
 
 @dataclass(slots=True, eq=False)
@@ -209,16 +204,13 @@ class FetchRead:
     def _end_offset(
         self, target: CachedPartition, partition: Partition, high_watermark: int
     ) -> int:
-        """Return the offset up to which the client may read.
-
-        A position after the last stable offset is no error, because a transaction may have begun
-        earlier.
-        """
+        """Return the offset up to which the client may read."""
         if not self._is_committed:
             return high_watermark
         stable = partition.log.last_stable_offset
         if stable >= high_watermark:
             return high_watermark
+        # A position after it is no error, because a transaction may have begun earlier.
         return max(stable, min(target.asked.fetch_offset, high_watermark))
 
     @staticmethod

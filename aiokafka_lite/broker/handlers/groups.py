@@ -289,10 +289,7 @@ def _outcomes(
     resolve: Callable[..., EntryT | ErrorType],
     change: Callable[[list[EntryT]], Sequence[ErrorType]],
 ) -> Steps[list[ErrorType]]:
-    """Change offsets of existing partitions, and return an error type per partition.
-
-    A partition is resolved in the step that changes its offset.
-    """
+    """Change offsets of existing partitions, resolved in the same step. Return each error type."""
     slices, outcomes = LoopSlices(), list[ErrorType]()
     part: list[tuple[RequestTopic, object]] = []
 

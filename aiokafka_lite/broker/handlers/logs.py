@@ -130,16 +130,11 @@ def produce(
 
 @dataclass(slots=True)
 class _Outcome:
-    """The outcome of a request for all of its partitions.
+    """The outcome of a request for all of its partitions."""
 
-    Attributes:
-        refused: The error of the whole request.
-        failed: The first partition with an error.
-        leaders: The nodes that lead moved partitions, in order.
-    """
-
-    refused: BrokerResponseError | None
-    failed: PartitionProduceResponse | None = None
+    refused: BrokerResponseError | None  # the error of the whole request
+    failed: PartitionProduceResponse | None = None  # the first partition with an error
+    # The nodes that lead moved partitions, in order.
     leaders: dict[int, None] = field(default_factory=dict)
     are_topics_kept: bool = True
 

@@ -41,11 +41,7 @@ from aiokafka_lite.sasl.scram import MIN_ITERATIONS, ScramMechanism
 
 @handler(SaslHandshakeRequest)
 def sasl_handshake(ctx: RequestContext, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
-    """Begin an authentication (KIP-43), or a re-authentication (KIP-368).
-
-    Without SASL on the listener, or in an authenticated session without an end, the error is
-    ILLEGAL_SASL_STATE.
-    """
+    """Begin an authentication (KIP-43), or a re-authentication (KIP-368)."""
     session = ctx.connection.sasl
     if session is None:
         return SaslHandshakeResponse(error_code=IllegalSaslStateError.errno)

@@ -105,10 +105,7 @@ def _version(ctx: RequestContext, first_with_epochs: int) -> TransactionVersion:
 async def add_partitions_to_txn(
     ctx: RequestContext, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
-    """Add partitions to transactions: per transaction all partitions or none.
-
-    From version 4 on the requests are of brokers, which may only verify (KIP-890).
-    """
+    """Add partitions to transactions, each all or none. Since v4 brokers send it (KIP-890)."""
     added = [await _add(ctx, each) async for each in in_slices(request.transactions)]
     errors = (error for errors in added for error in errors)
     return await run_in_slices(answered_with(ctx, request, errors))

@@ -142,11 +142,7 @@ class _Formatted(TypedDict):
 
 
 def load_json(stored: bytes, kind: type) -> Any:
-    """Return JSON that fits a class with annotated fields, such as a TypedDict.
-
-    Raises:
-        ValueError, KeyError: It is no JSON, or does not fit.
-    """
+    """Return JSON that fits a class with annotated fields, or raise ValueError or KeyError."""
     try:
         value = json.loads(stored)
     except RecursionError as error:
@@ -156,12 +152,7 @@ def load_json(stored: bytes, kind: type) -> Any:
 
 
 def load_formatted(path: Path, stored: bytes, kind: type) -> Any:
-    """As `load_json`, for a file that contains its format.
-
-    Raises:
-        KafkaStorageError: The file has another format.
-        ValueError, KeyError: It is no JSON, or does not fit.
-    """
+    """As `load_json`. Raise KafkaStorageError if the file has another format."""
     found = load_json(stored, _Formatted)["format"]
     if found != FORMAT:
         raise KafkaStorageError(

@@ -41,16 +41,9 @@ NEVER_MS: Final = 2**63 - 1
 
 @dataclass(frozen=True)
 class TopicConfig:
-    """The effect of a topic's configuration on its logs (Kafka: LogConfig).
+    """The effect of a topic's configuration on its logs (Kafka: LogConfig)."""
 
-    Attributes:
-        overrides: The topic's own settings, as text.
-        retention_ms: -1 for no limit.
-        retention_bytes: -1 for no limit.
-        segment_ms: With compaction, at most max.compaction.lag.ms.
-    """
-
-    overrides: Mapping[str, str]
+    overrides: Mapping[str, str]  # the topic's own settings, as text
     max_message_bytes: int
     segment_bytes: int
     min_insync_replicas: int
@@ -58,9 +51,9 @@ class TopicConfig:
     timestamp_after_max_ms: int
     is_compacted: bool
     is_deleted_by_retention: bool
-    retention_ms: int
-    retention_bytes: int
-    segment_ms: int
+    retention_ms: int  # -1 for no limit
+    retention_bytes: int  # -1 for no limit
+    segment_ms: int  # with compaction, at most max.compaction.lag.ms
     min_cleanable_dirty_ratio: float
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
@@ -68,17 +61,12 @@ class TopicConfig:
 
 
 class AppendResult(NamedTuple):
-    """The result of appending one batch.
-
-    Attributes:
-        log_append_time_ms: The broker's time, -1 if the producer's timestamps are kept.
-        is_duplicate: The log has the batch already, at these offsets.
-    """
+    """The result of appending one batch."""
 
     base_offset: int
     last_offset: int
-    log_append_time_ms: int
-    is_duplicate: bool
+    log_append_time_ms: int  # the broker's time, -1 if the producer's timestamps are kept
+    is_duplicate: bool  # the log has the batch already, at these offsets
 
 
 class TimedOffset(NamedTuple):
@@ -285,10 +273,7 @@ class PartitionLog:
     def replace_segments(
         self, old: Sequence[Segment], cleaned: Segment | None, removed_markers: Container[int]
     ) -> bool:
-        """Replace several segments, not the last, by at most one.
-
-        Return False if the log was truncated or deleted in the meantime.
-        """
+        """Replace segments, not the last, by at most one. Return False if the log has changed."""
         first = self._segment_row(old[0].base_offset)
         behind = first + len(old)
         if self.segments[first:behind] != [*old] or behind >= len(self.segments):

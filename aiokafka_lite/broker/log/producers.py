@@ -153,10 +153,7 @@ class ProducerStates:
         return producer is not None and producer.epoch == epoch and producer_id in self._open
 
     def verifying(self, header: BatchHeader, *, has_epochs: bool) -> None:
-        """Note that the coordinator verifies a transaction that has no records here yet.
-
-        Later batches of the producer are rejected until the first one is in the log.
-        """
+        """Reject later batches of a producer until its first one, now verified, is in the log."""
         known = self._unverified.get(header.producer_id)
         lowest = header.base_sequence
         if known is not None and known.epoch >= header.producer_epoch:
@@ -308,10 +305,7 @@ class ProducerStates:
         return header.is_control and header.producer_epoch == producer.epoch
 
     def truncate(self, end_offset: int) -> set[int]:
-        """Remove producers with batches at or after the new end of the log, and return their ids.
-
-        The caller must `note` their remaining batches, oldest first.
-        """
+        """Remove producers of truncated batches. Return their ids. Callers `note` their rest."""
         affected = {
             producer_id
             for producer_id, producer in self._producers.items()

@@ -45,21 +45,16 @@ REWRITING_GROWTH: Final = 3
 
 @dataclass(frozen=True)
 class LogState:
-    """The stored state of a log, as of `log_end_offset`.
-
-    Attributes:
-        clean_end: Compaction has read everything before this offset.
-        gaps_end: Offsets before this one may be missing.
-        serial: Counts the states of an open log. Not stored.
-    """
+    """The stored state of a log, as of `log_end_offset`."""
 
     log_start_offset: int = 0
     log_end_offset: int = 0
     epochs: Sequence[tuple[int, int]] = ()
     producers: Sequence[StoredProducer] = ()
     aborted: Sequence[AbortedTransaction] = ()
-    clean_end: int = 0
-    gaps_end: int = 0
+    clean_end: int = 0  # compaction has read everything before this offset
+    gaps_end: int = 0  # offsets before this one may be missing
+    # Counts the states of an open log. Not stored.
     serial: int = 0
 
     def to_json(self) -> bytes:
@@ -125,10 +120,7 @@ class MemoryStore(LogStore):
 
 
 class FolderStore(LogStore):
-    """Keeps a log in its own folder, which may not exist yet.
-
-    `partition` is the log's name in warnings, by default the folder.
-    """
+    """Keeps a log in its own folder, which may not exist yet. `partition` is its name."""
 
     def __init__(self, folder: Path, segment_bytes: int, partition: str | None = None) -> None:
         super().__init__(segment_bytes)

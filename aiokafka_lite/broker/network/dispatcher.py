@@ -81,10 +81,7 @@ T = TypeVar("T")
 
 
 class RequestChannel(Generic[T]):
-    """The bounded queue between connections and handlers.
-
-    A connection takes its next frame only if there is room. Waiting connections get room in turn.
-    """
+    """The bounded queue between connections, which get room in turn, and handlers."""
 
     def __init__(self, capacity: int, loop: asyncio.AbstractEventLoop) -> None:
         self._capacity = capacity

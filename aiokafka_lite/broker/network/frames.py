@@ -34,10 +34,7 @@ _SIZE: Final = struct.Struct(">i")
 
 
 class FrameReceiver:
-    """Collects frames: `buffer`, read into it, `received`, then `next_frame` while `has_frame`.
-
-    The owner may change `max_frame_bytes`.
-    """
+    """Collects frames: `buffer`, read into it, `received`, then `next_frame` while `has_frame`."""
 
     def __init__(self, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes

@@ -56,11 +56,7 @@ class _StoredCredentials(TypedDict):
 
 
 class CredentialStore:
-    """Credentials by mechanism and user name.
-
-    Written on the broker's loop. Before it listens, `load` and `add_users` run in an executor.
-    `data_dir` keeps credentials that clients set (KIP-554).
-    """
+    """Credentials by mechanism and user name. `data_dir` keeps those that clients set (KIP-554)."""
 
     def __init__(
         self,

@@ -221,11 +221,7 @@ class TransactionCoordinator(PartitionCoordinator[TransactionRecord]):
     async def init_producer(
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdentity | None
     ) -> Ended:
-        """Answer InitProducerId, and fence earlier producers of the transactional id.
-
-        Their open transaction is aborted first, with the reply CONCURRENT_TRANSACTIONS, which the
-        client retries.
-        """
+        """Answer InitProducerId, fence earlier producers, and abort their open transaction."""
         if not transactional_id:
             return Ended(InvalidRequestError)
         if not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:

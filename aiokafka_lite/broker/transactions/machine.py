@@ -101,19 +101,15 @@ class TransactionVersion(enum.IntEnum):
 
 
 class TransactionValue(NamedTuple):
-    """The state of a transactional id. The log stores all but `last_epoch`.
-
-    Attributes:
-        next_producer_id: The producer id after this transaction, -1 for the same.
-        last_epoch: The previous epoch, -1 if no producer may repeat a request with it.
-    """
+    """The state of a transactional id. The log stores all but `last_epoch`."""
 
     producer_id: int
     epoch: int
     timeout_ms: int
     previous_producer_id: int = NO_PRODUCER_ID
+    # The producer id after this transaction, -1 for the same.
     next_producer_id: int = NO_PRODUCER_ID
-    last_epoch: int = NO_EPOCH
+    last_epoch: int = NO_EPOCH  # the previous epoch, -1 if no producer may repeat a request with it
     state: TransactionState = EMPTY
     partitions: tuple[TopicPartition, ...] = ()
     started_ms: int = NO_TIME
@@ -148,15 +144,12 @@ class IllegalTransitionError(Exception):
 
 
 class Transaction:
-    """A transactional id, which only `become` and `marked` change.
-
-    Attributes:
-        unmarked: While the transaction ends, the partitions without a marker.
-    """
+    """A transactional id, which only `become` and `marked` change."""
 
     def __init__(self, transactional_id: str, value: TransactionValue) -> None:
         self.transactional_id = transactional_id
         self.value = value
+        # While the transaction ends, the partitions without a marker.
         self.unmarked: dict[TopicPartition, None] = {}
         self._enter()
 
@@ -336,10 +329,7 @@ class Transaction:
         )
 
     def fence(self, version: TransactionVersion, now_ms: int) -> TransactionValue:
-        """Decide to abort the open transaction and fence its producer.
-
-        No producer ever gets the epoch that this bumps to.
-        """
+        """Decide to abort the open transaction, with an epoch that no producer gets."""
         check_transition(self.value.state, PREPARE_EPOCH_FENCE)
         prepared = self._prepared(version, now_ms, is_commit=False)
         if prepared.epoch > self.value.epoch:  # the abort bumps the epoch anyway

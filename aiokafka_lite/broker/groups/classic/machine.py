@@ -123,12 +123,7 @@ class Timer(enum.Enum):
 
 
 class ClassicGroup:
-    """The state machine of one group.
-
-    Args:
-        now: Returns the time in seconds, which deadlines count in. `clock` returns the wall clock.
-        write: Stores the group.
-    """
+    """The state machine of one group. `now` counts seconds, `clock` is the wall clock."""
 
     def __init__(
         self,

@@ -63,13 +63,7 @@ def sync_refusal(error: ErrorType) -> SyncGroupResponse:
 
 @dataclass(slots=True, eq=False)
 class ClassicGroupMember:
-    """One member, with its parked requests.
-
-    Attributes:
-        is_new: It joined after the latest rebalance, and may not know its id yet. Its parked
-            JoinGroup therefore has a time limit.
-        is_unsynced: It has not sent SyncGroup in this generation.
-    """
+    """One member, with its parked requests."""
 
     member_id: str
     instance_id: str | None
@@ -79,8 +73,10 @@ class ClassicGroupMember:
     rebalance_timeout_ms: int
     protocols: Protocols
     assignment: bytes = NO_ASSIGNMENT
+    # It joined after the latest rebalance, and may not know its id yet. Its parked JoinGroup
+    # therefore has a time limit.
     is_new: bool = False
-    is_unsynced: bool = False
+    is_unsynced: bool = False  # it has not sent SyncGroup in this generation
     answer_join: JoinAnswer | None = None
     answer_sync: SyncAnswer | None = None
 

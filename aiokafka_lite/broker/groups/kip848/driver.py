@@ -246,10 +246,7 @@ RETRY_S = 0.5
 
 @dataclass(eq=False)
 class ConsumerDriver:
-    """`groups` has both protocols, written only by the coordinator, when `append` replays records.
-
-    `became_classic` is called with a group and whether the group must rebalance.
-    """
+    """Only the coordinator writes `groups`, of both protocols, when `append` replays records."""
 
     machine: ConsumerMachine
     groups: Mapping[str, Group]

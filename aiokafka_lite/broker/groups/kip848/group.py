@@ -129,17 +129,12 @@ class ConsumerGroupMember:
 
 @dataclass(frozen=True)
 class MemberTarget:
-    """One member's part of the target assignment.
-
-    Attributes:
-        topic_ids: The existing topics of its subscription.
-        held_in: Returns the epoch of a partition's holder, or NOT_OWNED.
-    """
+    """One member's part of the target assignment."""
 
     epoch: int
     partitions: Assignment
-    topic_ids: Set[bytes]
-    held_in: Callable[[bytes, int], int]
+    topic_ids: Set[bytes]  # the existing topics of its subscription
+    held_in: Callable[[bytes, int], int]  # returns the epoch of a partition's holder, or NOT_OWNED
 
 
 def reconcile(
@@ -279,11 +274,7 @@ class ResolvedRegex(NamedTuple):
 
 
 class ConsumerGroup:
-    """Only the driver writes deadlines and metadata_version.
-
-    Attributes:
-        metadata_version: Topics version to which `metadata_hash` was compared.
-    """
+    """Only the driver writes deadlines and metadata_version."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -297,6 +288,7 @@ class ConsumerGroup:
         # A record of brokers before 4.1, removed with the next change.
         self.has_partition_metadata_record = False
         self.deadlines: dict[tuple[MemberTimer, str], Deadline] = {}
+        # Topics version to which `metadata_hash` was compared.
         self.metadata_version: int | None = None
         # Indexes over the members.
         self._static_ids: dict[str, str] = {}
@@ -327,11 +319,7 @@ class ConsumerGroup:
         *,
         knows_epochs: bool = True,
     ) -> ErrorType:
-        """Return NoError if a member may commit offsets.
-
-        A commit in an older epoch is accepted for partitions that the member has owned since then
-        (KIP-1251), because the commit may have been in flight when the epoch changed.
-        """
+        """Return NoError if a member may commit offsets."""
         if epoch < 0 and not self.members:
             return NoError
         member = self.members.get(member_id)
@@ -341,6 +329,7 @@ class ConsumerGroup:
             return UnsupportedVersionError
         if epoch == member.epoch:
             return NoError
+        # A commit may have been in flight when the epoch changed (KIP-1251).
         stale: ErrorType = IllegalGenerationError if member.is_classic else StaleMemberEpochError
         for tp in partitions:
             since = member.epoch_of(*tp)

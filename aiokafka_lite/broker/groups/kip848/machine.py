@@ -80,42 +80,31 @@ REGEX_REFRESH_AT_MOST_EVERY_MS: Final = 10_000
 
 @dataclass(frozen=True)
 class ConsumerGroupSettings:
-    """The broker's settings for KIP-848 groups, without Kafka's prefix `group.consumer`.
-
-    Attributes:
-        can_upgrade: Classic groups with members may become KIP-848 groups.
-        can_downgrade: The reverse.
-        classic_max_size: group.max.size, for groups that become classic.
-    """
+    """The broker's settings for KIP-848 groups, without Kafka's prefix `group.consumer`."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
     max_size: int = 2**31 - 1
     assignment_interval_ms: int = 0
     regex_refresh_interval_ms: int = 600_000
-    can_upgrade: bool = True
-    can_downgrade: bool = True
-    classic_max_size: int = 2**31 - 1
+    can_upgrade: bool = True  # classic groups with members may become KIP-848 groups
+    can_downgrade: bool = True  # the reverse
+    classic_max_size: int = 2**31 - 1  # group.max.size, for groups that become classic
 
 
 @dataclass
 class GroupChange:
-    """The outcome of a request to a group.
-
-    Attributes:
-        deadlines: Timers to set, or to stop (None), by timer and member id.
-        metadata_version: Topics version that the stored hash matches, None if unchanged.
-        must_resolve: The group's regular expressions must be resolved next.
-        must_rebalance: The records make the group a classic one, which must rebalance.
-    """
+    """The outcome of a request to a group."""
 
     group: ConsumerGroup
     now: float
     records: list[CoordinatorRecord] = field(default_factory=list)
+    # Timers to set, or to stop (None), by timer and member id.
     deadlines: dict[tuple[MemberTimer, str], Deadline | None] = field(default_factory=dict)
+    # Topics version that the stored hash matches, None if unchanged.
     metadata_version: int | None = None
-    must_resolve: bool = False
-    must_rebalance: bool = False
+    must_resolve: bool = False  # the group's regular expressions must be resolved next
+    must_rebalance: bool = False  # the records make the group a classic one, which must rebalance
 
     def start(
         self, timer: MemberTimer, member_id: str, timeout_ms: int, epoch: int | None = None

@@ -27,16 +27,12 @@ class RegexError(ValueError):
 
 
 class _State:
-    """A state of the automaton.
-
-    Attributes:
-        atom: Matches one character or an anchor. Without it, the next states are entered at once.
-        following: The next states, empty only for the last state.
-    """
+    """A state of the automaton."""
 
     def __init__(self, atom: re.Pattern[str] | None, *following: _State) -> None:
+        # Matches one character or an anchor. Without it, the next states are entered at once.
         self.atom = atom
-        self.following = [*following]
+        self.following = [*following]  # the next states, empty only for the last state
 
 
 # Returns the first state of a part of an expression, given the state that follows the part.
