@@ -297,7 +297,8 @@ class TopicCatalog:
             self._disk.submit_behind(lambda: shutil.rmtree(folder, ignore_errors=True))
 
     def leaders_changed(self) -> None:
-        self._keep_all()
+        if self._config.data_dir is not None:
+            self._kept_topics = {name: _kept(topic) for name, topic in self._topics.items()}
         self._save()
 
     def configure_topic(self, topic: Topic, config: TopicConfig) -> None:
@@ -362,10 +363,6 @@ class TopicCatalog:
             return MemoryStore(topic.config.segment_bytes)
         name = f"{topic.name}-{index}"
         return FolderStore(folder / str(index), topic.config.segment_bytes, name)
-
-    def _keep_all(self) -> None:
-        if self._config.data_dir is not None:
-            self._kept_topics = {name: _kept(topic) for name, topic in self._topics.items()}
 
     def _save_topic(self, topic: Topic) -> None:
         if self._config.data_dir is not None:

@@ -141,9 +141,6 @@ class ThreadRequestLog(BrokersObject[RequestLog]):
     clear = called(RequestLog.clear)
 
 
-__all__ = ["BrokerThread"]
-
-
 NOT_STARTED: Final = "the broker was not started: use `with BrokerThread() as broker:`"
 
 

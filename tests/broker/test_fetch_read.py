@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiokafka_lite.broker.fetch_sessions import CachedPartition, FetchKey
-from aiokafka_lite.broker.handlers.fetch import FetchLimits, FetchRead, ReplicaReader
+from aiokafka_lite.broker.handlers.fetch import FetchRead, Find
 from aiokafka_lite.broker.log.storage import MemoryStore
 from aiokafka_lite.broker.topics import Node as Address
 from aiokafka_lite.broker.topics import Partition, PartitionKey
@@ -23,13 +23,16 @@ class Node:
     address = Address(1, "h", 1)
 
 
-READER = ReplicaReader(Node(), {}, "", may_read_followers=False)
-
-
 def target(offset: int = 0) -> CachedPartition:
     return CachedPartition(
         FetchKey("t", 0), FetchPartition(fetch_offset=offset, partition_max_bytes=MEGABYTE)
     )
+
+
+def reading(
+    targets: list[CachedPartition], find: Find, *, min_bytes: int = 1, max_bytes: int = MEGABYTE
+) -> FetchRead:
+    return FetchRead(targets, find, Node(), {}, min_bytes, max_bytes, is_committed=False)
 
 
 @pytest.fixture
@@ -42,13 +45,12 @@ def test_long_poll_is_worth_answering_when_there_is_enough_or_the_leader_has_mov
     partition: Partition,
 ) -> None:
     size = len(batch())
-    limits = FetchLimits(2 * size, MEGABYTE, 0)
-    read = FetchRead([target()], limits, lambda _: partition, READER)
+    read = reading([target()], lambda _: partition, min_bytes=2 * size)
     for is_enough in (False, False, True):
         run_to_end(read.read_in_steps())
         assert read.is_worth_answering() is is_enough
         partition.append(batch())
-    at_end = FetchRead([target(3)], FetchLimits(1, MEGABYTE, 0), lambda _: partition, READER)
+    at_end = reading([target(3)], lambda _: partition)
     run_to_end(at_end.read_in_steps())
     assert not at_end.is_worth_answering()
     partition.leader_id = 2
@@ -57,7 +59,7 @@ def test_long_poll_is_worth_answering_when_there_is_enough_or_the_leader_has_mov
 
 def test_partitions_that_disappear_make_a_long_poll_worth_answering(partition: Partition) -> None:
     found: list[Partition | type[UnknownTopicOrPartitionError]] = [partition]
-    read = FetchRead([target()], FetchLimits(1, MEGABYTE, 0), lambda _: found[0], READER)
+    read = reading([target()], lambda _: found[0])
     run_to_end(read.read_in_steps())
     assert not read.is_worth_answering()
     found[0] = UnknownTopicOrPartitionError
@@ -66,5 +68,5 @@ def test_partitions_that_disappear_make_a_long_poll_worth_answering(partition: P
 
 def test_many_partitions_are_read_in_steps() -> None:
     targets = [target()] * (2 * ELEMENTS_PER_STEP + 1)
-    read = FetchRead(targets, FetchLimits(1, 1, 0), lambda _: UnknownTopicOrPartitionError, READER)
+    read = reading(targets, lambda _: UnknownTopicOrPartitionError, max_bytes=1)
     assert len(list(read.read_in_steps())) == 2

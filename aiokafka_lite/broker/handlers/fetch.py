@@ -43,51 +43,6 @@ NO_OFFSET: Final = -1
 Find = Callable[[CachedPartition], "Partition | type[BrokerResponseError]"]
 
 
-@dataclass(slots=True)
-class ReplicaReader:
-    """A node that reads for a client, whose rack is "" if unknown.
-
-    Followers have no own log. They serve the partition's log up to the offset at which they were
-    held (`Broker.hold_replica`).
-    """
-
-    node: ServingNode
-    nodes: Mapping[int, ServingNode]
-    rack: str
-    may_read_followers: bool
-
-    def check_readable(self, partition: Partition, client_epoch: int) -> None:
-        """Raise an error unless the node may serve a partition in the client's leader epoch."""
-        if self.may_read_followers and self.node.id in partition.replicas:
-            partition.check_epoch(client_epoch)
-        else:
-            partition.check_leader(self.node.id, client_epoch)
-
-    def preferred_replica(self, partition: Partition) -> int | None:
-        if not self.rack or partition.leader_id != self.node.id:
-            return None
-        if self.node.address.rack == self.rack:
-            return None
-        for node_id in partition.isr:
-            node = self.nodes[node_id]
-            if node.address.rack == self.rack and node.is_up:
-                return node_id
-        return None
-
-    def end_offset(self, partition: Partition) -> int:
-        """Return the node's high watermark."""
-        end = partition.log.high_watermark
-        if not partition.held:
-            return end
-        return min(partition.held.get(self.node.id, end), end)
-
-
-class FetchLimits(NamedTuple):
-    min_bytes: int
-    max_bytes: int
-    isolation_level: int
-
-
 class Findings(NamedTuple):
     """The result of one read."""
 
@@ -100,14 +55,20 @@ class Findings(NamedTuple):
 class FetchRead:
     """The reads of one request. Each read starts from the beginning.
 
-    The first targets get most of `limits.max_bytes`. `find` is called for every read, because
-    topics may change during a long poll.
+    The first targets get most of `max_bytes`. `find` is called for every read, because topics may
+    change during a long poll. Followers have no own log. They serve the partition's log up to the
+    offset at which they were held (`Broker.hold_replica`).
     """
 
     targets: Sequence[CachedPartition]
-    limits: FetchLimits
     find: Find
-    reader: ReplicaReader
+    node: ServingNode
+    nodes: Mapping[int, ServingNode]
+    min_bytes: int
+    max_bytes: int
+    is_committed: bool
+    rack: str = ""  # the client's, if known
+    may_read_followers: bool = False
     # Existing partitions of the latest `read`, whose changes may complete the request.
     _served: list[CachedPartition] = field(default_factory=list, init=False)
     keys: list[PartitionKey] = field(default_factory=list, init=False)
@@ -115,7 +76,7 @@ class FetchRead:
     def read_in_steps(self) -> Steps[Findings]:
         results: list[tuple[CachedPartition, PartitionData]] = []
         self._served, self.keys = [], []
-        left, size, is_final = self.limits.max_bytes, 0, False
+        left, size, is_final = self.max_bytes, 0, False
         for target in self.targets:
             partition = self.find(target)
             if isinstance(partition, Partition):
@@ -142,15 +103,15 @@ class FetchRead:
             if not isinstance(partition, Partition):
                 return True
             try:
-                self.reader.check_readable(partition, target.asked.current_leader_epoch)
+                self._check_readable(partition, target.asked.current_leader_epoch)
                 available += partition.log.bytes_from(
                     target.asked.fetch_offset,
                     target.asked.partition_max_bytes,
-                    self._end_offset(target, partition, self.reader.end_offset(partition)),
+                    self._end_offset(target, partition, self._high_watermark(partition)),
                 )
             except KafkaError:
                 return True
-            if available >= self.limits.min_bytes:
+            if available >= self.min_bytes:
                 return True
         return False
 
@@ -158,12 +119,12 @@ class FetchRead:
         self, target: CachedPartition, partition: Partition, left: int, *, at_least_one: bool
     ) -> tuple[PartitionData, bool]:
         """Return what the response has of a partition, and whether that ends the wait."""
-        log, reader, asked = partition.log, self.reader, target.asked
+        log, asked = partition.log, target.asked
         try:
-            reader.check_readable(partition, asked.current_leader_epoch)
+            self._check_readable(partition, asked.current_leader_epoch)
             diverging = self._diverging(target, partition)
-            preferred = reader.preferred_replica(partition)
-            high_watermark = reader.end_offset(partition)
+            preferred = self._preferred_replica(partition)
+            high_watermark = self._high_watermark(partition)
             ends_wait = diverging is not None or preferred is not None
             records = (
                 b""
@@ -186,7 +147,7 @@ class FetchRead:
             log_start_offset=log.log_start_offset,
             aborted_transactions=(
                 _aborted_transactions(partition, asked.fetch_offset, records)
-                if self._is_committed
+                if self.is_committed
                 else None
             ),
             records=records,
@@ -197,21 +158,41 @@ class FetchRead:
             data.preferred_read_replica = preferred
         return data, ends_wait
 
-    @property
-    def _is_committed(self) -> bool:
-        return self.limits.isolation_level == READ_COMMITTED
-
     def _end_offset(
         self, target: CachedPartition, partition: Partition, high_watermark: int
     ) -> int:
         """Return the offset up to which the client may read."""
-        if not self._is_committed:
+        if not self.is_committed:
             return high_watermark
         stable = partition.log.last_stable_offset
         if stable >= high_watermark:
             return high_watermark
         # A position after it is no error, because a transaction may have begun earlier.
         return max(stable, min(target.asked.fetch_offset, high_watermark))
+
+    def _check_readable(self, partition: Partition, client_epoch: int) -> None:
+        """Raise an error unless the node may serve a partition in the client's leader epoch."""
+        if self.may_read_followers and self.node.id in partition.replicas:
+            partition.check_epoch(client_epoch)
+        else:
+            partition.check_leader(self.node.id, client_epoch)
+
+    def _preferred_replica(self, partition: Partition) -> int | None:
+        if not self.rack or partition.leader_id != self.node.id:
+            return None
+        if self.node.address.rack == self.rack:
+            return None
+        for node_id in partition.isr:
+            node = self.nodes[node_id]
+            if node.address.rack == self.rack and node.is_up:
+                return node_id
+        return None
+
+    def _high_watermark(self, partition: Partition) -> int:
+        end = partition.log.high_watermark
+        if not partition.held:
+            return end
+        return min(partition.held.get(self.node.id, end), end)
 
     @staticmethod
     def _diverging(target: CachedPartition, partition: Partition) -> EpochEndOffset | None:
@@ -277,23 +258,22 @@ def fetch(ctx: RequestContext, request: FetchRequest) -> Steps[FetchResponse | D
         now=now,
     )
     max_bytes = min(request.max_bytes, ctx.cluster.config.fetch_max_bytes)
-    limits = FetchLimits(
-        min_bytes=min(request.min_bytes, max_bytes),
-        max_bytes=max_bytes,
-        isolation_level=request.isolation_level,
-    )
-    reader = ReplicaReader(
+    read = FetchRead(
+        context.targets,
+        partial(_find, ctx),
         ctx.node,
         ctx.cluster.nodes,
-        request.rack_id,
-        ctx.api_version >= FIRST_THAT_READS_FOLLOWERS,
+        min(request.min_bytes, max_bytes),
+        max_bytes,
+        is_committed=request.isolation_level == READ_COMMITTED,
+        rack=request.rack_id,
+        may_read_followers=ctx.api_version >= FIRST_THAT_READS_FOLLOWERS,
     )
-    read = FetchRead(context.targets, limits, partial(_find, ctx), reader)
     findings = yield from read.read_in_steps()
     if (
         not read.keys
         or request.max_wait_ms <= 0
-        or findings.size >= limits.min_bytes
+        or findings.size >= read.min_bytes
         or findings.is_final
     ):
         return _response(ctx, context, findings)

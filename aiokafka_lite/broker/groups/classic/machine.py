@@ -40,6 +40,7 @@ SyncGroup of a member that leaves.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -575,16 +576,13 @@ class ClassicGroup:
         """Give a restarted static member a new id, and fence the old id."""
         self._reply_join(old, join_refusal(FencedInstanceIdError, old.member_id))
         self._reply_sync(old, sync_refusal(FencedInstanceIdError))
-        new = ClassicGroupMember(
-            new_id,
-            old.instance_id,
-            old.client_id,
-            old.client_host,
-            call.session_timeout_ms,
-            call.rebalance_timeout_ms,
-            call.protocols,
-            assignment=old.assignment,
-            is_unsynced=old.is_unsynced,
+        new = dataclasses.replace(
+            old,
+            member_id=new_id,
+            session_timeout_ms=call.session_timeout_ms,
+            rebalance_timeout_ms=call.rebalance_timeout_ms,
+            protocols=call.protocols,
+            is_new=False,
             answer_join=answer,
         )
         leader_before = self.members.leader_id
