@@ -418,7 +418,7 @@ def test_end_offset_is_that_of_the_last_whole_batch() -> None:
         pytest.param(b"\xff" + batch(1)[1:], id="negative offset"),
         pytest.param(raw_batch(b"", count=0, last_offset_delta=-2), id="negative delta"),
         pytest.param(
-            raw_batch(b"", count=0, base_offset=2**63 - 1, last_offset_delta=0),
+            raw_batch(b"", count=0, base_offset=2**63 - 2, last_offset_delta=1),
             id="no offset after it",
         ),
         pytest.param(
