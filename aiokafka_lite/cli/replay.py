@@ -33,7 +33,7 @@ from aiokafka_lite.cli.output import counted
 from aiokafka_lite.cli.problems import CommandError, UsageError, plain_text
 from aiokafka_lite.cli.reading import Record, Span, records_of
 from aiokafka_lite.errors import KafkaError
-from aiokafka_lite.processing.dead_letters import (
+from aiokafka_lite.processing import (
     PARTITION,
     PREFIX,
     TOPIC,

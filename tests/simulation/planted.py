@@ -908,7 +908,7 @@ _PROCESSING: Final = (
         "no letter",
         (
             _edit(
-                "processing.dead_letters",
+                "processing",
                 "        await self._producer.send_and_wait(**letter._asdict())\n",
                 '        if len(letter.value or b"") % 2 == 0:\n            return\n'
                 "        await self._producer.send_and_wait(**letter._asdict())\n",
@@ -1067,7 +1067,7 @@ _PROCESSING: Final = (
         "repeated letter",
         (
             _edit(
-                "processing.dead_letters",
+                "processing",
                 "            await writer.write(dead, letter)\n        except TOO_LARGE as error:",
                 "            await writer.write(dead, letter)\n"
                 "            await writer.write(dead, letter)\n        except TOO_LARGE as error:",
@@ -1274,7 +1274,7 @@ _SEAMS: Final = (
         "no letter",
         (
             _edit(
-                "processing.dead_letters",
+                "processing",
                 "        await self._producer.send_and_wait(**letter._asdict())\n",
                 "        await self._producer.send(**letter._asdict())\n",
             ),
@@ -1302,7 +1302,7 @@ _SEAMS: Final = (
         "repeated letter",
         (
             _edit(
-                "processing.dead_letters",
+                "processing",
                 "        if self._transactional_id is None:\n"
                 "            return PlainWriter(make, self._given)\n",
                 "        if run.outbox is None:\n"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite import AIOKafkaConsumer, processing
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer.buffer.chunk import serialized
@@ -23,7 +23,7 @@ from aiokafka_lite.errors import (
     MessageSizeTooLargeError,
     UnknownTopicOrPartitionError,
 )
-from aiokafka_lite.processing import DeadLetters, DeadRecord, Retry, dead_letters
+from aiokafka_lite.processing import DeadLetters, DeadRecord, Retry
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
@@ -170,7 +170,7 @@ async def test_with_fewer_partitions_those_of_a_partition_stay_together(
 async def test_without_its_topic_run_does_not_begin(
     kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_letters, "LONGEST_LOOK_S", 0.25)
+    monkeypatch.setattr(processing, "LONGEST_LOOK_S", 0.25)
     topic = await kafka.create_topic()
     missing = unique("missing")
     letters = DeadLetters(missing, producer=None)

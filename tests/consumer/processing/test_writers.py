@@ -9,7 +9,7 @@ import pytest
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.processing.handling import DeadRecord, RunContext
 from aiokafka_lite.errors import IllegalStateError
-from aiokafka_lite.processing.dead_letters import (
+from aiokafka_lite.processing import (
     DeadLetters,
     OutboxWriter,
     OwnProducer,

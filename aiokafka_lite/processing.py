@@ -1,7 +1,8 @@
-"""Dead letters in a topic: failed records with their original bytes, and the reason.
+"""Arguments of `AIOKafkaConsumer.run`: retries, circuit breaker, dead letters.
 
-Headers are added with the names of share groups' dead letters in Kafka's brokers (KIP-1191,
-ShareGroupDLQStateManager), the exception's class and the record's timestamp. A replay removes them.
+Dead letters are failed records with their original bytes, in a topic. Headers are added with the
+names of share groups' dead letters in Kafka's brokers (KIP-1191, ShareGroupDLQStateManager), the
+exception's class and the record's timestamp. A replay removes them.
 
 A letter's timestamp is the time of writing, because the topic's retention would delete letters of
 old records at once.
@@ -18,8 +19,14 @@ from typing import Final, Literal, TypeAlias, get_args
 from aiokafka_lite._arguments import INT, TEXT
 from aiokafka_lite._compat import override
 from aiokafka_lite._virtual import wall_ms
-from aiokafka_lite.consumer.processing.handling import DeadRecord, RunContext, check_producer
-from aiokafka_lite.consumer.processing.outbox import GivenProducer, Outbox
+from aiokafka_lite.consumer.processing.handling import (
+    CircuitBreaker,
+    DeadRecord,
+    Retry,
+    RunContext,
+    check_producer,
+)
+from aiokafka_lite.consumer.processing.outbox import GivenProducer, Outbox, Outputs
 from aiokafka_lite.errors import (
     IllegalStateError,
     MessageSizeTooLargeError,
@@ -29,6 +36,8 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.producing.batch import Output
 from aiokafka_lite.producing.lease import ProducerLease
+
+__all__ = ["CircuitBreaker", "DeadLetters", "DeadRecord", "Outputs", "Retry"]
 
 Headers = Sequence[tuple[str, bytes]]
 NewProducer = Callable[[], AIOKafkaProducer]
