@@ -108,7 +108,7 @@ def test_all_modules_that_are_compiled_are_known() -> None:
 
 
 def test_the_note_on_the_decoder_names_its_cause() -> None:
-    note = "from aiokafka_lite.cli.overview import decoder_note; print(decoder_note())"
+    note = "from aiokafka_lite.cli.main import decoder_note; print(decoder_note())"
     assert "because AIOKAFKA_LITE_IMPL is python" in run(note, "python").stdout
     not_found = NOT_BUILT.format(name="aiokafka_lite.records._decode")
     assert "contains no compiled extensions" in run(f"import sys; {not_found}; {note}", "").stdout

@@ -31,8 +31,8 @@ from aiokafka_lite.broker.security.listener import (
 from aiokafka_lite.broker.security.mechanisms import SaslMechanism
 from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.arguments import Subparsers, add_arguments, host_and_port, positive_int
-from aiokafka_lite.cli.load import Loaded, file_size, load_file
-from aiokafka_lite.cli.output import counted, file_progress
+from aiokafka_lite.cli.load import Loaded, load_file
+from aiokafka_lite.cli.output import counted
 from aiokafka_lite.cli.problems import CommandError, Interrupted, MissingExtraError
 from aiokafka_lite.sasl import Secret
 
@@ -423,9 +423,7 @@ async def _serve(options: argparse.Namespace) -> None:
                 broker.create_topic(topic.name, topic.partitions, topic.configs)
         loaded = None
         if options.load is not None:
-            title = f"Loading {options.load.name}"
-            with file_progress(title, file_size(options.load)) as on_progress:
-                loaded = await load_file(broker, options.load, on_progress)
+            loaded = await load_file(broker, options.load)
         credentials = write_credentials(broker, security)
         # Clients may produce after the lines below, and must not lose records with the topic.
         await broker.disk.settled()

@@ -34,8 +34,8 @@ from aiokafka_lite.cli.asking import (
 )
 from aiokafka_lite.cli.connecting import add_options, connecting
 from aiokafka_lite.cli.output import (
-    Column,
     Row,
+    columns,
     count_text,
     counted,
     is_rich_wanted,
@@ -235,14 +235,7 @@ def owners(members: Iterable[MemberDescription]) -> Mapping[TopicPartition, Memb
 
 
 # --- groups ----------------------------------------------------------------------------------
-_GROUP_COLUMNS: Final = (
-    Column("group", "group"),
-    Column("state", "state"),
-    Column("type", "type"),
-    Column("members", "members", is_number=True),
-    Column("assignor", "assignor"),
-    Column("coordinator", "coordinator", is_number=True),
-)
+_GROUP_COLUMNS: Final = columns("group, state, type, #members, assignor, #coordinator")
 # The states of classic groups and of groups of KIP-848.
 _STATES: Final = (
     "Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling",
@@ -328,14 +321,8 @@ def _row(listed: GroupListing, described: GroupDescription | None) -> Row:
 # --- lag -------------------------------------------------------------------------------------
 DEFAULT_INTERVAL_S: Final = 2.0
 
-_LAG_COLUMNS: Final = (
-    Column("topic", "topic"),
-    Column("partition", "partition", is_number=True),
-    Column("committed", "committed", is_number=True),
-    Column("end", "end", is_number=True),
-    Column("lag", "lag", is_number=True, show=count_text),
-    Column("client", "client"),
-    Column("host", "host"),
+_LAG_COLUMNS: Final = columns(
+    "topic, #partition, #committed, #end, #lag, client, host", lag=count_text
 )
 
 
@@ -486,13 +473,10 @@ def _watch_with_rich(cluster: BlockingCluster, options: argparse.Namespace, lag:
 
 
 # --- reset -----------------------------------------------------------------------------------
-_RESET_COLUMNS: Final = (
-    Column("topic", "topic"),
-    Column("partition", "partition", is_number=True),
-    Column("committed", "committed", is_number=True),
-    Column("new", "new", is_number=True),
-    Column("change", "change", is_number=True, show=lambda value: f"{value:+,}"),
-    Column("lag", "lag then", is_number=True, show=count_text),
+_RESET_COLUMNS: Final = columns(
+    "topic, #partition, #committed, #new, #change, #lag: lag then",
+    change=lambda value: f"{value:+,}",
+    lag=count_text,
 )
 
 _DESCRIPTION: Final = """\

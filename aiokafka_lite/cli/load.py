@@ -8,7 +8,7 @@ The whole file is checked before any record is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.broker.direct import RecordRefusedError, TopicWriter
 from aiokafka_lite.broker.slices import LoopSlices
 from aiokafka_lite.cli.json_records import UTF8_MARK, parse_line
+from aiokafka_lite.cli.output import opened
 from aiokafka_lite.cli.problems import CommandError, LineProblem, plain_text
 from aiokafka_lite.errors import KafkaError
 
@@ -31,14 +32,7 @@ class Loaded(NamedTuple):
     left_alone: list[str]
 
 
-def file_size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise CommandError(f"cannot read {path}: {error.strerror}") from error
-
-
-async def load_file(broker: Broker, path: Path, on_progress: Callable[[int], None]) -> Loaded:
+async def load_file(broker: Broker, path: Path) -> Loaded:
     """Load topics from a file. Missing topics are created with the broker's defaults.
 
     A topic that already has records stays unchanged, so that a broker with a data directory can be
@@ -51,7 +45,7 @@ async def load_file(broker: Broker, path: Path, on_progress: Callable[[int], Non
     """
     loading = _Loading(broker, path)
     try:
-        await loading.read(on_progress)
+        await loading.read()
         loading.finish()
     except BaseException:
         loading.drop_new_topics()
@@ -70,13 +64,12 @@ class _Loading:
         self._new_topics: list[str] = []
         self._left_alone: dict[str, None] = {}
 
-    async def read(self, on_progress: Callable[[int], None]) -> None:
+    async def read(self) -> None:
         slices = LoopSlices()
-        for line_number, line, bytes_read in _lines(self._path):
+        for line_number, line in _lines(self._path):
             if line.strip():
                 self._add(line_number, line)
             if slices.is_over:  # clients and Ctrl-C have their turn
-                on_progress(bytes_read)
                 await slices.rest()
 
     def _add(self, line_number: int, text: bytes) -> None:
@@ -139,16 +132,10 @@ class _Loading:
             self._broker.delete_topic(topic)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes, int]]:
-    bytes_read = 0
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
-        with path.open("rb") as file:
+        with opened(path, f"Loading {path.name}") as file:
             for number, line in enumerate(file, 1):
-                bytes_read += len(line)
-                yield (
-                    number,
-                    line.removeprefix(UTF8_MARK) if number == 1 else line,
-                    bytes_read,
-                )
+                yield number, line.removeprefix(UTF8_MARK) if number == 1 else line
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror}") from error

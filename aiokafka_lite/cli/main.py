@@ -10,6 +10,7 @@ import argparse
 import importlib
 import logging
 import os
+import platform
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
@@ -108,6 +109,33 @@ def build_parser(*words: str) -> argparse.ArgumentParser:
     return parser
 
 
+def decoder_note() -> str | None:
+    from aiokafka_lite.records.decoders import COMPILED, PLAIN_DECODER_NOTE
+
+    return None if COMPILED else f"Note: {PLAIN_DECODER_NOTE}"
+
+
+def overview() -> str:
+    """Return the output without a command."""
+    # Imported here, because this searches for packages.
+    from aiokafka_lite.cli.loops import LoopKind, available_loops
+
+    loops, note = ", ".join(available_loops()), decoder_note()
+    if LoopKind.UVLOOP not in available_loops():
+        loops += " (faster with uvloop: pip install 'aiokafka-lite[uvloop]')"
+    text = f"""\
+aiokafka_lite {__version__}: the asyncio consumer for Apache Kafka
+
+  decoder  {"compiled" if note is None else "plain Python"}
+  Python   {platform.python_version()} ({platform.python_implementation()})
+  loops    {loops}
+
+{listing()}
+
+Each has --help."""
+    return text if note is None else f"{text}\n\n{note}"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     if ASKED in os.environ:
         offer(build_parser(*_command(os.environ.get("COMP_LINE", "").split()[1:])))
@@ -126,9 +154,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if rest:
             raise UsageError(f"unrecognized arguments: {' '.join(rest)}")
         if options.command is None:
-            # Imported here, because it searches for packages.
-            from aiokafka_lite.cli.overview import overview
-
             print(overview())
             return 0
         code: int = options.run(options)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import io
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, TypeAlias, cast
 
 from aiokafka_lite.cli.problems import raise_if_any
 
@@ -30,8 +32,18 @@ class Column(NamedTuple):
 
     name: str
     heading: str
-    is_number: bool = False
-    show: Callable[[object], str] = str
+    is_number: bool
+    show: Callable[[object], str]
+
+
+def columns(text: str, **show: Callable[[object], str]) -> tuple[Column, ...]:
+    """Return columns that are declared as `name`, or as `name: heading`. `#` is before numbers."""
+    found = []
+    for each in text.split(", "):
+        name, _, heading = each.removeprefix("#").partition(": ")
+        heading = heading or name.replace("_", " ")
+        found.append(Column(name, heading, each.startswith("#"), show.get(name, str)))
+    return tuple(found)
 
 
 def print_rows(rows: Sequence[Row], columns: Sequence[Column], *, as_json: bool = False) -> None:
@@ -145,30 +157,17 @@ def list_text(value: object) -> str:
 
 
 @contextmanager
-def file_progress(title: str, size_bytes: int) -> Iterator[Callable[[int], None]]:
-    """Show on stderr how much of a file was read, if it is a terminal and `rich` is installed."""
+def opened(path: Path, title: str) -> Iterator[BinaryIO]:
+    """Open a file. A terminal shows on stderr how much of it was read, if `rich` is installed."""
     if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
-        yield lambda done: None
+        with path.open("rb") as file:
+            yield file
         return
     # Imported here, because it takes a while.
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        SpinnerColumn,
-        TextColumn,
-        TimeElapsedColumn,
-    )
+    from rich.markup import escape
+    from rich.progress import open as open_with_progress
 
-    progress = Progress(
-        SpinnerColumn(finished_text="✓"),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True, highlight=False),
-    )
-    with progress:
-        task_id = progress.add_task(title, total=size_bytes or None)
-        yield lambda done: progress.update(task_id, completed=done)
+    console = Console(stderr=True, highlight=False)
+    with open_with_progress(path, "rb", description=escape(title), console=console) as raw:
+        yield io.BufferedReader(cast("io.RawIOBase", raw))  # which shows blocks, not lines

@@ -37,8 +37,8 @@ from aiokafka_lite.cli.asking import (
 )
 from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
 from aiokafka_lite.cli.output import (
-    Column,
     Row,
+    columns,
     count_text,
     counted,
     list_text,
@@ -80,23 +80,17 @@ TOPIC_RESOURCE: Final = 2
 # The source of a setting of the topic itself (KIP-226).
 OF_TOPIC: Final = 1
 
-_TOPIC_COLUMNS: Final = (
-    Column("topic", "topic"),
-    Column("partitions", "partitions", is_number=True),
-    Column("replicas", "replicas", is_number=True),
-    Column("under_replicated", "under-replicated", is_number=True),
-    Column("records", "records", is_number=True, show=count_text),
-    Column("bytes", "size", is_number=True, show=size_text),
+_TOPIC_COLUMNS: Final = columns(
+    "topic, #partitions, #replicas, #under_replicated: under-replicated, #records, #bytes: size",
+    records=count_text,
+    bytes=size_text,
 )
-_PARTITION_COLUMNS: Final = (
-    Column("partition", "partition", is_number=True),
-    Column("leader", "leader", is_number=True),
-    Column("replicas", "replicas", show=list_text),
-    Column("in_sync", "in sync", show=list_text),
-    Column("begin", "begin", is_number=True),
-    Column("end", "end", is_number=True),
-    Column("records", "records", is_number=True, show=count_text),
-    Column("bytes", "size", is_number=True, show=size_text),
+_PARTITION_COLUMNS: Final = columns(
+    "#partition, #leader, replicas, in_sync, #begin, #end, #records, #bytes: size",
+    replicas=list_text,
+    in_sync=list_text,
+    records=count_text,
+    bytes=size_text,
 )
 _RECORDS_NOTE: Final = """\
 The number of records is computed as the end offset minus the begin offset. Compacted topics and
@@ -467,13 +461,7 @@ DEFAULT: Final = 5
 _SOURCES: Final = {1: "topic", 2: "broker", 3: "cluster", 4: "server.properties", 5: "default"}
 LOOK_AGAIN_AFTER_S: Final = 0.05
 
-_COLUMNS: Final = (
-    Column("topic", "topic"),
-    Column("name", "setting"),
-    Column("value", "value"),
-    Column("source", "set in"),
-    Column("default", "default"),
-)
+_COLUMNS: Final = columns("topic, name: setting, value, source: set in, default")
 
 
 def add_topics_actions(subparsers: Subparsers) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from aiokafka_lite.cli.arguments import positive_int, positive_seconds
 from aiokafka_lite.cli.loops import LoopKind, loop_kind
 from aiokafka_lite.cli.loops import run as run_on_loop
-from aiokafka_lite.cli.overview import decoder_note
+from aiokafka_lite.cli.main import decoder_note
 from aiokafka_lite.cli.problems import MissingExtraError
 from demos.arguments import bootstrap_servers, loopback_address
 from demos.flights.dataset import DISTRIBUTION

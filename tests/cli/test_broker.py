@@ -7,12 +7,13 @@ import importlib.util
 import io
 import sys
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 
 import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.cli.broker import TopicOption, serve_status, topic_option
-from aiokafka_lite.cli.output import file_progress
+from aiokafka_lite.cli.output import opened
 from aiokafka_lite.cli.problems import MissingExtraError
 from tests.support.for_each import for_each
 
@@ -74,9 +75,11 @@ class Terminal(io.StringIO):
 
 
 def test_progress_is_shown_to_a_person_only(
-    monkeypatch: pytest.MonkeyPatch, without: set[str]
+    monkeypatch: pytest.MonkeyPatch, without: set[str], tmp_path: Path
 ) -> None:
     pytest.importorskip("rich")
+    path = tmp_path / "seed[1].jsonl"
+    path.write_bytes(b"a\nb")
     for stream, packages, is_shown in (
         (Terminal(), set[str](), True),
         (Terminal(), {"rich"}, False),
@@ -85,7 +88,6 @@ def test_progress_is_shown_to_a_person_only(
         without.clear()
         without.update(packages)
         monkeypatch.setattr(sys, "stderr", stream)
-        with file_progress("Loading seed.jsonl", 1_000) as on_progress:
-            on_progress(500)
-            on_progress(1_000)
-        assert ("Loading seed.jsonl" in stream.getvalue()) == is_shown
+        with opened(path, "Loading seed[1].jsonl") as file:
+            assert list(file) == [b"a\n", b"b"]
+        assert ("Loading seed[1].jsonl" in stream.getvalue()) == is_shown

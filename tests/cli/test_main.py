@@ -9,8 +9,8 @@ import pytest
 
 from aiokafka_lite import __version__
 from aiokafka_lite.broker.thread import BrokerThread
-from aiokafka_lite.cli import overview
 from aiokafka_lite.cli.main import Command, main
+from aiokafka_lite.records import decoders
 from aiokafka_lite.records.decoders import PLAIN_DECODER_NOTE
 
 
@@ -30,7 +30,7 @@ def test_overview_names_version_decoder_loops_and_commands(
 def test_plain_decoder_is_told_in_one_line_with_what_to_install(
     is_compiled: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(overview, "COMPILED", is_compiled)
+    monkeypatch.setattr(decoders, "COMPILED", is_compiled)
     main([])
     notes = [line for line in capsys.readouterr().out.splitlines() if PLAIN_DECODER_NOTE in line]
     assert len(notes) == (0 if is_compiled else 1)

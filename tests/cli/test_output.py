@@ -7,13 +7,9 @@ from collections import Counter
 
 import pytest
 
-from aiokafka_lite.cli.output import Column, rich_table
+from aiokafka_lite.cli.output import columns, rich_table
 
-COLUMNS = (
-    Column("topic", "topic"),
-    Column("committed", "committed", is_number=True),
-    Column("client", "client"),
-)
+COLUMNS = columns("topic, #committed, client")
 ROW = {"topic": "payments.orders.enriched.v2", "committed": 123_456_789_012, "client": "a-7d9f8b"}
 
 

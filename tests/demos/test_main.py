@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 
-from aiokafka_lite.cli import overview
+from aiokafka_lite.records import decoders
 from aiokafka_lite.records.decoders import PLAIN_DECODER_NOTE
 from demos.main import main
 from tests.support.programs import started_and_awaited
@@ -25,7 +25,7 @@ needs_demo = pytest.mark.skipif(
 def test_flights_tells_of_the_plain_decoder(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(overview, "COMPILED", False)
+    monkeypatch.setattr(decoders, "COMPILED", False)
     assert main(QUIET_FLIGHTS) == 0
     assert capsys.readouterr().out.count(PLAIN_DECODER_NOTE) == 1
 

@@ -151,6 +151,6 @@ async def test_lines_can_be_loaded(tmp_path: Path) -> None:
     file = tmp_path / "seed.jsonl"
     await asyncio.to_thread(file.write_text, lines)
     async with Broker() as broker:
-        loaded = await load_file(broker, file, lambda _: None)
+        loaded = await load_file(broker, file)
         assert loaded.counts == {"orders": 2, "pictures": 1}
         assert broker.records("pictures")[0].value == b"\x89PNG\r\n\x1a\n"

@@ -166,7 +166,7 @@ async def test_embedded_broker_loads_what_cat_printed(
     await cli(*at(kafka, "cat", topic, "--json", "--output", path))
     async with Broker() as broker:
         broker.create_topic(topic, 2)
-        assert (await load_file(broker, path, lambda _: None)).counts == {topic: 6}
+        assert (await load_file(broker, path)).counts == {topic: 6}
         copied = broker.records(topic, 0)
     assert [(each.offset, each.key, each.value) for each in copied] == [
         (offset, b"key-a%d" % offset, b"a%d" % offset) for offset in range(5)
