@@ -177,7 +177,7 @@ class Plan:
         A static leader that restarts cannot know which partitions were there before (KIP-814).
         """
         is_added = any(fault.name == "partitions added" for fault in self.faults)
-        return self.static and self.protocol != "consumer" and is_added
+        return self.static and self.protocol == "range" and is_added
 
     def head(self) -> str:
         """Return one line about it."""

@@ -81,12 +81,13 @@ class Interruption(enum.IntEnum):
 
     SUBSCRIPTION_CHANGED = 0, "the subscription has changed"
     PARTITIONS_CHANGED = 1, "partitions of the group's topics were added, removed or moved"
-    PARTITIONS_REVOKED = 2, "partitions were revoked so that other members can take them"
-    GROUP_REBALANCES = 3, "the group rebalances"
-    POLL_INTERVAL_EXCEEDED = 4, "the application requested no records within max_poll_interval_ms"
-    LOST_GENERATION = 5, "the generation, or member epoch, is over"
-    LOST_MEMBERSHIP = 6, "the coordinator no longer knows the member"
-    FENCED = 7, "another member uses the same group_instance_id"
+    PARTITIONS_UNOWNED = 2, "partitions of the group's topics may have no owner"
+    PARTITIONS_REVOKED = 3, "partitions were revoked so that other members can take them"
+    GROUP_REBALANCES = 4, "the group rebalances"
+    POLL_INTERVAL_EXCEEDED = 5, "the application requested no records within max_poll_interval_ms"
+    LOST_GENERATION = 6, "the generation, or member epoch, is over"
+    LOST_MEMBERSHIP = 7, "the coordinator no longer knows the member"
+    FENCED = 8, "another member uses the same group_instance_id"
 
     text: str
 

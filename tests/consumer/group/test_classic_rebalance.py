@@ -324,12 +324,15 @@ async def test_an_assignor_that_the_member_does_not_have_is_refused() -> None:
 
 
 async def test_a_leader_that_came_back_leaves_everything_as_it_is() -> None:
-    it = Taking()
-    assigned = await it.take_part(it.joined(skip_assignment=True), it.synced(0))
-    (sync,) = it.requests(SyncGroupRequest)
-    assert isinstance(sync, SyncGroupRequest)
-    assert sync.assignments == []
-    assert assigned.shared_out.counts == {"t": 3}
+    for is_cooperative in (False, True):
+        it = Taking(is_cooperative=is_cooperative)
+        assigned = await it.take_part(it.joined(skip_assignment=True), it.synced(0))
+        (sync,) = it.requests(SyncGroupRequest)
+        assert isinstance(sync, SyncGroupRequest)
+        assert sync.assignments == []
+        assert assigned.shared_out.counts == {"t": 3}
+        # Until a cooperative rebalance, some partitions may have no owner.
+        assert assigned.next_within_s == (0 if is_cooperative else None)
 
 
 @pytest.mark.parametrize("error", [None, errors.KafkaConnectionError("no")])

@@ -287,6 +287,60 @@ async def test_three_members_are_restarted_in_turn_and_nobody_else_moves(
         assert await place.instance_ids() == sorted(names)
 
 
+# --- Partitions that wait for a next owner ------------------------------------------------------
+class Away(Losing):
+    """Has a member end, or unsubscribe, while partitions are revoked, before it joins again."""
+
+    def __init__(self, member: Member, way: str) -> None:
+        super().__init__()
+        self._member, self._way = member, way
+        self.is_revoking = asyncio.Event()
+
+    async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
+        await super().on_partitions_revoked(revoked)
+        if not self.is_revoking.is_set():
+            self.is_revoking.set()
+            if self._way == "restarts":
+                await asyncio.Event().wait()  # until the stop
+            self._member.consumer.unsubscribe()
+
+
+@pytest.mark.parametrize(
+    ("way", "leads"),
+    [
+        pytest.param("restarts", True, id="restart-leader"),
+        pytest.param("restarts", False, id="restart-follower", marks=pytest.mark.slow),
+        pytest.param("unsubscribes", True, id="unsubscribe-leader", marks=pytest.mark.slow),
+        pytest.param("unsubscribes", False, id="unsubscribe-follower"),
+    ],
+)
+async def test_what_a_static_member_revokes_before_it_is_away_is_assigned(
+    kafka: KafkaHandle, way: str, *, leads: bool
+) -> None:
+    settings = {**COOPERATIVE, "rebalance_timeout_ms": 1_000, "rebalance_hold_ms": 0}
+    async with place_of(kafka, settings) as place:
+        if not leads:  # it has another topic, so that it has nothing to revoke
+            leader = Member(place, "leader")
+            leader.consumer.subscribe([await kafka.create_topic()])
+            await leader.start()
+            await until(lambda: len(leader.has) == 1)
+        one, two = Member(place, "one"), Member(place, "two")
+        listener = Away(one, way)
+        one.consumer.subscribe([place.topic], listener=listener)
+        await one.start()
+        await until(lambda: len(one.has) == COUNT)
+        joining = asyncio.ensure_future(two.start())
+        await asyncio.wait_for(listener.is_revoking.wait(), PATIENCE_S)
+        if way == "restarts":
+            await one.consumer.stop(1)
+            one = await Member(place, "one").start()
+        else:
+            one.consumer.subscribe([place.topic], listener=listener)
+        await joining
+        await until(lambda: is_shared_out(one, two))
+        assert len(one.has) == len(two.has)
+
+
 # --- What a stop leaves -----------------------------------------------------------------------
 STAYS: Final = {
     (None, None): False,

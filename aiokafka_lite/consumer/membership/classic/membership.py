@@ -322,7 +322,9 @@ class ClassicMembership(GroupedMembership[Member]):
         await asyncio.sleep(LONGEST_BACKOFF_S if recovery is Recovery.SURFACE else delay_s)
 
     async def _hold(self, assigned: AssignedPartitions) -> Interruption:
-        member = self._member
+        member, within_s = self._member, assigned.next_within_s
+        # When the leader requests another rebalance.
+        next_by = None if within_s is None else self._loop.time() + within_s
         has_given_back = False
         log.info(
             "group %s: partitions assigned to this member in generation %d: %s",
@@ -342,8 +344,8 @@ class ClassicMembership(GroupedMembership[Member]):
         member.notify()
         if has_given_back and member.is_member:
             return Interruption.PARTITIONS_REVOKED
-        while (interruption := self._interruption()) is None:
-            await member.wait_for_change()
+        while (interruption := self._interruption(next_by)) is None:
+            await member.wait_for_change(next_by)
         log.info("group %s: rebalance: %s", member.group_id, interruption.text)
         return interruption
 
@@ -375,7 +377,7 @@ class ClassicMembership(GroupedMembership[Member]):
             state.release(state.assignment[tp])
         return bool(gone)
 
-    def _interruption(self) -> Interruption | None:
+    def _interruption(self, next_by: float | None) -> Interruption | None:
         member = self._member
         if not member.is_member:  # lost during a revocation
             return member.lost_by or Interruption.LOST_GENERATION
@@ -387,6 +389,8 @@ class ClassicMembership(GroupedMembership[Member]):
             if have_changed(self._shared_out, view):
                 return Interruption.PARTITIONS_CHANGED
             self._unchanged_in = view
+        if next_by is not None and self._loop.time() >= next_by:
+            return Interruption.PARTITIONS_UNOWNED
         return None
 
     async def _withdraw(self, reason: str) -> None:

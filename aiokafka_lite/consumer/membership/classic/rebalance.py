@@ -16,6 +16,7 @@ from aiokafka_lite.consumer.assignment.assignment import SharedOut, known_of
 from aiokafka_lite.consumer.assignors import (
     AbstractPartitionAssignor,
     Assignor,
+    ConsumerProtocolMemberAssignment,
     ConsumerProtocolMemberMetadata,
     LearnsGeneration,
     RebalanceProtocol,
@@ -68,20 +69,32 @@ async def share_out(
     *,
     said: Sequence[JoinGroupResponseMember],
     partition_count: int,
-) -> Mapping[str, bytes]:
-    """Return each member's encoded assignment.
+) -> tuple[Mapping[str, bytes], bool]:
+    """Return each member's encoded assignment, and whether partitions are withheld.
 
     That may take a tenth of a second. Only an assignor with `may_assign_in_thread` runs in a
     thread: those written for aiokafka do not expect one.
     """
 
-    def work() -> Mapping[str, bytes]:
-        return encode_assignments(assignor.assign(TopicsOfCluster(view), members))
+    def work() -> tuple[Mapping[str, bytes], bool]:
+        shares = assignor.assign(TopicsOfCluster(view), members)
+        return encode_assignments(shares), _are_any_withheld(members, shares)
 
     if not getattr(assignor, "may_assign_in_thread", False):
         return work()
     each_s = PARTITION_IN_RACKS_S if do_racks_count(assignor, members) else PARTITION_S
     return await _done(work, _reading_s(said) + partition_count * each_s)
+
+
+def _are_any_withheld(
+    members: Mapping[str, ConsumerProtocolMemberMetadata],
+    shares: Mapping[str, ConsumerProtocolMemberAssignment],
+) -> bool:
+    """Whether a former owner has to revoke partitions before another member gets them."""
+    left = {tp for metadata in members.values() for tp in metadata.owned_partitions}
+    for share in shares.values() if left else ():
+        left.difference_update((topic, n) for topic, numbers in share.assignment for n in numbers)
+    return bool(left)
 
 
 def do_racks_count(
@@ -114,6 +127,8 @@ class AssignedPartitions(NamedTuple):
     partitions: frozenset[TopicPartition]
     # For the leader: its metadata of the group's topics.
     shared_out: SharedOut
+    # For the leader: unless the group rebalances by then, partitions may stay without an owner.
+    next_within_s: float | None = None
 
 
 class Rebalance:
@@ -172,16 +187,16 @@ class Rebalance:
         if not member.is_leader:
             self.watch_for_the_group(())
         assignments: Mapping[str, bytes] = {}
-        shared_out = SharedOut()
+        shared_out, next_within_s = SharedOut(), None
         if member.is_leader:
-            assignments, shared_out = await self._share_out(assignor, joined)
+            assignments, shared_out, next_within_s = await self._share_out(assignor, joined)
         # This does not renew the lease: SyncGroup after the leader's starts no new session.
         blob = await self._sync(joined, assignments)
         assignment = decode_assignment(blob, topics)
         assignor.on_assignment(assignment)
         if isinstance(assignor, LearnsGeneration):
             assignor.on_generation_assignment(joined.generation_id)
-        return AssignedPartitions(frozenset(assignment.partitions()), shared_out)
+        return AssignedPartitions(frozenset(assignment.partitions()), shared_out, next_within_s)
 
     def watch_for_the_group(self, topics: Iterable[str]) -> None:
         self._cluster.watch(LEADER, topics)
@@ -263,18 +278,26 @@ class Rebalance:
 
     async def _share_out(
         self, assignor: Assignor, joined: JoinGroupResponse
-    ) -> tuple[Mapping[str, bytes], SharedOut]:
+    ) -> tuple[Mapping[str, bytes], SharedOut, float | None]:
+        """Return the assignments, the metadata, and `AssignedPartitions.next_within_s`.
+
+        Members that have revoked partitions join again. A static member may restart before that.
+        It then gets its place without a rebalance, and the partitions have no owner.
+        """
         members = await read_members(joined.members)
         topics = {topic for metadata in members.values() for topic in metadata.subscription}
         view = await self._view_of(topics)
         with_racks = do_racks_count(assignor, members)
         shared_out = known_of(view, topics, with_racks=with_racks)
         if joined.skip_assignment:
-            # A static leader has restarted: the members keep their partitions (KIP-814).
-            return {}, shared_out
+            # A static leader has restarted: the members keep their partitions (KIP-814). Those
+            # without an owner get one in another rebalance, if that is cooperative.
+            return {}, shared_out, 0.0 if self._member.is_cooperative else None
         count = sum(shared_out.counts.values())
-        blobs = await share_out(assignor, view, members, said=joined.members, partition_count=count)
-        return blobs, shared_out
+        blobs, are_withheld = await share_out(
+            assignor, view, members, said=joined.members, partition_count=count
+        )
+        return blobs, shared_out, self._config.rebalance_timeout_s if are_withheld else None
 
     async def _view_of(self, topics: set[str]) -> ClusterView:
         """Return metadata of all the group's topics, including those of other members only."""
