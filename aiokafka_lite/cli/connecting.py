@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from aiokafka_lite import AIOKafkaConsumer
     from aiokafka_lite.client.sasl import Mechanism
     from aiokafka_lite.producing import AIOKafkaProducer
-    from aiokafka_lite.producing.bulk import BulkProducer
+    from aiokafka_lite.producing.engine import BulkProducer
 
 ENVIRONMENT: Final = "AIOKAFKA_LITE_"
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
@@ -159,8 +159,8 @@ class Connecting(NamedTuple):
         return AIOKafkaProducer(**self._arguments(), transactional_id=transactional_id)
 
     def bulk_producer(self, compression: str, on_loss: Callable[[], object]) -> BulkProducer:
-        from aiokafka_lite.producing.bulk import BulkProducer
         from aiokafka_lite.producing.config import ProducerConfig
+        from aiokafka_lite.producing.engine import BulkProducer
 
         timeout_ms = int(self.config.request_timeout_s * 1000)
         config: ProducerConfig[bytes | None, bytes | None] = ProducerConfig(

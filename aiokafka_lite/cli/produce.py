@@ -30,7 +30,7 @@ from aiokafka_lite.cli.output import counted
 from aiokafka_lite.cli.problems import CommandError, LineProblem, UsageError, plain_text
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.producing.batch import Output
-from aiokafka_lite.producing.bulk import BulkProducer
+from aiokafka_lite.producing.engine import BulkProducer
 from aiokafka_lite.records.codec import Codec
 
 _DESCRIPTION: Final = """\

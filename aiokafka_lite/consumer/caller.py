@@ -1,15 +1,18 @@
-"""Checks of the caller: its loop, and whether a listener's callback is around it."""
+"""The application as the consumer's caller: its loop, its running callbacks, and its objects."""
 
 from __future__ import annotations
 
 import asyncio
+import weakref
 from asyncio import _get_running_loop, _set_running_loop
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final
+from typing import Final, TypeVar, cast
 
 from aiokafka_lite.errors import IllegalStateError
+
+T = TypeVar("T")
 
 
 # --- Its loop ---------------------------------------------------------------------------------
@@ -77,3 +80,24 @@ def refuse_to_wait_for_records() -> None:
             "a rebalance listener cannot wait for records, because records are withheld until "
             "the listener returns. Read outside of the listener, or pass a timeout to the read"
         )
+
+
+# --- Its objects ------------------------------------------------------------------------------
+class _Lent:
+    def __init__(self, lent: object, otherwise: object) -> None:
+        self._lent = weakref.ref(lent)
+        self._otherwise = otherwise
+
+    def __getattribute__(self, name: str) -> object:
+        # Not __getattr__, before which a lookup fails, and creates an error.
+        own = object.__getattribute__
+        lent = own(self, "_lent")()
+        return getattr(own(self, "_otherwise") if lent is None else lent, name)
+
+
+def lend(lent: T, otherwise: T) -> T:
+    """Return a stand-in with the attributes of `lent`, or of `otherwise` once that is collected.
+
+    Such objects often refer to the consumer: background tasks must not keep it alive.
+    """
+    return cast("T", _Lent(lent, otherwise))

@@ -47,7 +47,7 @@ from aiokafka_lite.consumer.aiokafka_names import CoordinatorNames, Subscription
 from aiokafka_lite.consumer.assignment.assignment import SubscriptionMode
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.buffer.decode import lend_delivery, make_delivery
-from aiokafka_lite.consumer.caller import as_if_running, running_loop
+from aiokafka_lite.consumer.caller import as_if_running, lend, running_loop
 from aiokafka_lite.consumer.config import (
     DEFAULT_MAX_UNCOMMITTED,
     EARLIEST_TIMESTAMP,
@@ -69,7 +69,6 @@ from aiokafka_lite.consumer.config import (
 from aiokafka_lite.consumer.delivery.gets import RecordIterator
 from aiokafka_lite.consumer.delivery.record_cursor import RecordCursor
 from aiokafka_lite.consumer.events import DEFAULT_BUFFERED_EVENTS, Events
-from aiokafka_lite.consumer.lent import lend
 from aiokafka_lite.consumer.life import Engine
 from aiokafka_lite.consumer.monitoring.loop_probe import LoopProbe
 from aiokafka_lite.errors import (

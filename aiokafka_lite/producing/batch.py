@@ -362,7 +362,9 @@ class OwnBatch:
 
         Args:
             timestamp: Milliseconds since the epoch, 0 or more. None is the current time.
-            key, value, headers: As in `AIOKafkaProducer.send`.
+            key: As in `AIOKafkaProducer.send`.
+            value: As in `AIOKafkaProducer.send`.
+            headers: As in `AIOKafkaProducer.send`.
 
         Raises:
             TypeError, ValueError: As `AIOKafkaProducer.send`.
@@ -398,6 +400,7 @@ class OwnBatch:
         return len(self._rows)
 
     def rows(self) -> Iterator[Row]:
+        """Return the serialized records."""
         return iter(self._rows)
 
 

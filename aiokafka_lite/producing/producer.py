@@ -507,8 +507,11 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     def lend(self, borrower: str) -> ProducerLease:
         """Reserve the transactions for one caller, such as `consumer.run`, until `release`.
 
-        Other callers get an error with the text `borrower`. Raises IllegalOperation if the producer
-        is lent already, and IllegalStateError if a transaction is open.
+        Other callers get an error with the text `borrower`.
+
+        Raises:
+            IllegalOperation: The producer is lent already.
+            IllegalStateError: A transaction is open.
         """
         transactions = self._transactions()
         if transactions.is_open:

@@ -12,7 +12,7 @@ import pytest
 from aiokafka_lite._transaction import BlockInTransaction
 from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Range, Sought
-from aiokafka_lite.consumer.assignment.finished_ranges import decode, encode
+from aiokafka_lite.consumer.assignment.finished import decode, encode
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.consumer.assignment.work import DeliveredRecords

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.assignment.finished_ranges import decode
+from aiokafka_lite.consumer.assignment.finished import decode
 from aiokafka_lite.consumer.caller import as_if_running
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.events import Assigned

@@ -15,8 +15,8 @@ from aiokafka_lite.errors import (
     ProducerClosed,
 )
 from aiokafka_lite.producing.batch import RECORD_OVERHEAD_BYTES, Output
-from aiokafka_lite.producing.bulk import MOST_WAITING_BYTES, BulkProducer, LostRecords
 from aiokafka_lite.producing.config import ProducerConfig
+from aiokafka_lite.producing.engine import MOST_WAITING_BYTES, BulkProducer, LostRecords
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.virtual_time

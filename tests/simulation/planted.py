@@ -1115,7 +1115,7 @@ _SEAMS: Final = (
         "commit ahead",
         (
             _edit(
-                "consumer.assignment.batches",
+                "consumer.delivery.batch",
                 "            self._end(is_done=self._is_done)\n",
                 "            self._end(is_done=True)\n",
             ),
@@ -1187,7 +1187,7 @@ _SEAMS: Final = (
         "not copied",
         (
             _edit(
-                "consumer.assignment.batches",
+                "consumer.delivery.batch",
                 "        self._is_aborted = not is_committed\n",
                 "        self._is_aborted = False\n",
             ),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor, Range, joined
-from aiokafka_lite.consumer.assignment.finished_ranges import decode
+from aiokafka_lite.consumer.assignment.finished import decode
 from aiokafka_lite.consumer.assignment.observers import Departure, Observers
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.consumer.assignment.reads import Reads

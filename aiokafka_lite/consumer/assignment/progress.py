@@ -3,7 +3,7 @@
     returned     5  6  7  8  9     12 13     (10 and 11 are gaps: never returned)
     finished     x  x     x  x        x
     end                7                     the offset to commit: all before it is finished
-    finished behind it: 8 to 9, 13           kept in the metadata (finished_ranges.py)
+    finished behind it: 8 to 9, 13           kept in the metadata (finished.py)
 
 Offsets are compared, never counted: compaction and transactions leave gaps. Only its holder can
 finish a record. After a seek back the same offset has another holder, after a revocation none.

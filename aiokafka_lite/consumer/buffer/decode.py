@@ -34,8 +34,8 @@ from aiokafka_lite.consumer.assignment.assignment import Assignment
 from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.buffer.chunk import PACKED, Chunk, Record
 from aiokafka_lite.consumer.buffer.time_slice import TimeSlice
+from aiokafka_lite.consumer.caller import lend
 from aiokafka_lite.consumer.gate import Gate
-from aiokafka_lite.consumer.lent import lend
 from aiokafka_lite.errors import (
     CorruptRecordException,
     DecompressionLimitError,

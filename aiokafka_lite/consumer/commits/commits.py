@@ -40,7 +40,7 @@ from aiokafka_lite.consumer.assignment.cursor import (
     CommittedPosition,
     Cursor,
 )
-from aiokafka_lite.consumer.assignment.finished_ranges import is_ours, shortened, united
+from aiokafka_lite.consumer.assignment.finished import is_ours, shortened, united
 from aiokafka_lite.consumer.commits.auto_commit import AutoCommit
 from aiokafka_lite.consumer.commits.pending import CommitKind, CommitState, PendingCommit
 from aiokafka_lite.consumer.commits.requests import (

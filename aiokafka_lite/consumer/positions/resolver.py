@@ -27,7 +27,7 @@ from aiokafka_lite.consumer.assignment.cursor import (
     Search,
     Sought,
 )
-from aiokafka_lite.consumer.assignment.finished_ranges import decode
+from aiokafka_lite.consumer.assignment.finished import decode
 from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.positions.leader_requests import (

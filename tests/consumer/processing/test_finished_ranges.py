@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokafka_lite.consumer.assignment.cursor import Range
-from aiokafka_lite.consumer.assignment.finished_ranges import (
+from aiokafka_lite.consumer.assignment.finished import (
     MOST_CHARACTERS,
     NAME,
     FinishedRanges,

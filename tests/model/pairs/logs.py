@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.assignment.finished_ranges import decode
+from aiokafka_lite.consumer.assignment.finished import decode
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.model.pairs.book import Book
