@@ -324,6 +324,10 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
         Returns:
             A future of the first record's offset.
+
+        Raises:
+            TypeError: An argument has another type.
+            ValueError: The batch is empty.
         """
         if not isinstance(batch, OwnBatch):
             raise TypeError(f"batch must be a batch that create_batch() returned, not {batch!r}")
