@@ -194,7 +194,8 @@ def run(options: argparse.Namespace) -> int:
     copying = _Copying(options, where, keep)
     if options.output is None:
         is_prompt = options.follow or sys.stdout.isatty()
-        loops.run(copying.run(StreamSink(formatter, standard_output(), is_prompt=is_prompt)))
+        sys.stdout.flush()
+        loops.run(copying.run(StreamSink(formatter, sys.stdout.buffer, is_prompt=is_prompt)))
         return 0
     end: Exception | None = None
     suffix = options.output.suffix
@@ -482,8 +483,3 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         if is_file:
             aside.unlink(missing_ok=True)
-
-
-def standard_output() -> BinaryIO:
-    sys.stdout.flush()
-    return sys.stdout.buffer

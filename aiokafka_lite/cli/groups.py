@@ -230,10 +230,6 @@ def _committed(cluster: BlockingCluster, node: int, group_id: str) -> dict[Topic
     return offsets
 
 
-def owners(members: Iterable[MemberDescription]) -> Mapping[TopicPartition, MemberDescription]:
-    return {tp: member for member in members for tp in member.partitions}
-
-
 # --- groups ----------------------------------------------------------------------------------
 _GROUP_COLUMNS: Final = columns("group, state, type, #members, assignor, #coordinator")
 # The states of classic groups and of groups of KIP-848.
@@ -403,7 +399,7 @@ def lag_of(cluster: BlockingCluster, group_id: str, topics: Collection[str] = ()
     if described.state == DEAD and not offsets:
         others = [each.group_id for each in list_groups(cluster)]
         raise CommandError(f"there is no group {group_id}{nearest(group_id, others)}")
-    members = owners(described.members)
+    members = {tp: member for member in described.members for tp in member.partitions}
     tps = sorted(tp for tp in offsets.keys() | members.keys() if not topics or tp.topic in topics)
     led = [tp for tp in tps if view.leader(tp) is not None]
     (ends,) = offsets_at(cluster, led, LATEST) if led else [{}]

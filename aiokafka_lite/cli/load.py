@@ -37,11 +37,6 @@ async def load_file(broker: Broker, path: Path) -> Loaded:
 
     A topic that already has records stays unchanged, so that a broker with a data directory can be
     started again with the same command. After an error created topics are deleted.
-
-    Raises:
-        BadLineError: A line is no record, or its topic does not accept it.
-        CommandError: The file cannot be read.
-        KafkaStorageError: The disk is full or broken.
     """
     loading = _Loading(broker, path)
     try:

@@ -34,9 +34,7 @@ async def records_of(
 ) -> AsyncGenerator[list[Record], None]:
     """Yield the records of some spans, in order per partition, and [] while none arrive.
 
-    Raises:
-        KafkaTimeoutError: For `patience_s`, no fetch was answered.
-        KafkaError: As the consumer's `poll`.
+    Raises KafkaTimeoutError if for `patience_s` no fetch was answered.
     """
     ends = {tp: span.end for tp, span in spans.items() if span.start < span.end}
     _begin(consumer, {tp: spans[tp].start for tp in ends})

@@ -1,6 +1,7 @@
-"""The status page over HTTP, on 127.0.0.1 only: a page that reads JSON, without changes.
+"""The broker's status page over HTTP, on 127.0.0.1 only: a page that reads JSON, without changes.
 
-`_pages/guard.py` rejects requests.
+A view is a page of rows, made in slices of the loop's time. Long names and lists are cut: `total`
+is the number of all rows.
 """
 
 from __future__ import annotations

@@ -16,10 +16,9 @@ SHOWN: Final = 5  # of many partitions
 
 
 class DataLossError(KafkaError):
-    """Offsets of a query do not exist any more.
+    """Offsets of a query do not exist any more, and the option failOnDataLoss is true.
 
-    Raised if the option failOnDataLoss is true, its default. `tp` and `offset` are the partition
-    and the first missing offset, if known.
+    `tp` and `offset` are the partition and the first missing offset, if known.
     """
 
 

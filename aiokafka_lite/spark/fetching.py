@@ -75,13 +75,8 @@ class FetchedChunk(NamedTuple):
 class RangeProgress:
     """A range that is being fetched. Only the fetching thread changes it.
 
-    Attributes:
-        topic_id: The id of the topic that is read, which is a new one if data loss is tolerated.
-        node: The node to fetch from. None until it is in the metadata.
-        is_located: Whether `node` may be used: not after an error, until the next lookup.
-        failing_since: The first failure since records were received.
-        failures: The number of failures since then.
-        empty_answers: The number of empty responses in a row that count.
+    `is_located` is False after an error, until `node` was looked up again. `failing_since` and
+    `failures` are of the time since records were received.
     """
 
     def __init__(self, wanted: KafkaOffsetRange, record_bytes: MutableMapping[str, float]) -> None:
@@ -220,7 +215,7 @@ class FetchFailures:
 
     # --- Where to go on --------------------------------------------------------------------
     def locate(self, waiting: Iterable[RangeProgress]) -> None:
-        """Look up the leaders of ranges whose retry is due. Raises as `read_ranges`."""
+        """Look up the leaders of ranges whose retry is due."""
         now = self._clock()
         due = [each for each in waiting if not each.is_located and each.retry_at <= now]
         if not due:

@@ -16,7 +16,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Final, TypeAlias
+from typing import Final
 
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
@@ -173,15 +173,8 @@ class GroupCommits:
 
 
 # --- The offsets per trigger ------------------------------------------------------------------
-EarliestOffsets: TypeAlias = Callable[[Collection[TopicPartition]], Offsets]
-"""Looks up the first offsets of partitions; leaves out deleted ones."""
-
-
 class Admission:
-    """The options per trigger: how many new offsets a micro-batch takes, or whether it waits.
-
-    The rules are those of Spark's own Kafka source.
-    """
+    """How many new offsets a micro-batch takes, or whether it waits, as in Spark's own source."""
 
     def __init__(
         self, options: SourceOptions, *, clock: Callable[[], float] = time.monotonic
@@ -200,7 +193,7 @@ class Admission:
         self,
         start: Offsets,
         latest: Offsets,
-        earliest: EarliestOffsets,
+        earliest: Callable[[Collection[TopicPartition]], Offsets],
         *,
         may_wait: bool = True,
     ) -> Offsets:
@@ -250,10 +243,7 @@ def prorate(limit: int, begins: Offsets, latest: Offsets) -> Offsets:
 
 # --- The micro-batches ------------------------------------------------------------------------
 class MicroBatches:
-    """Plans one query's micro-batches, as long as the query runs, with a cluster of its own.
-
-    `newest` has the ends of all partitions at their last lookup, None before that.
-    """
+    """Plans one query's micro-batches, as long as the query runs, with a cluster of its own."""
 
     def __init__(self, raw: Mapping[str, str], *, has_admission_control: bool = True) -> None:
         self.options = options = worker.options_of(raw, is_streaming=True)
@@ -269,7 +259,7 @@ class MicroBatches:
         self._at_end: frozenset[TopicPartition] = frozenset()
         self._target: Offsets | None = None
         self._last_end: Offsets | None = None
-        self.newest: Offsets | None = None
+        self.newest: Offsets | None = None  # the ends of all partitions at their last lookup
 
     def initial(self) -> Offsets:
         """Return the start of a query without a checkpoint, which is always the same."""
@@ -299,9 +289,6 @@ class MicroBatches:
         """Return the end of the next batch, which is `start` if there is no batch yet.
 
         `start` is None if Spark did not pass it. Without `is_limited` the trigger reads everything.
-
-        Raises:
-            OptionError: The query is new, and an option names other partitions than there are.
         """
         if start is None:
             # A query that continues from a checkpoint has requested ranges before.

@@ -7,7 +7,7 @@ process that Spark starts parses options, so this module imports little.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar
 
 from aiokafka_lite._compat import override
 from aiokafka_lite._settings import nearest
@@ -36,9 +36,6 @@ class Subscribed:
     As in Spark's own source, internal topics and assigned partitions that do not exist are left
     out, and the pattern ``b`` finds ``abc``. `topics` are those whose metadata are needed, or None
     for all.
-
-    Raises:
-        JavaPatternError: The pattern is wrong, or has no equivalent in Python.
     """
 
     def __init__(
@@ -137,9 +134,6 @@ class Position(NamedTuple):
 
 
 ChoiceT = TypeVar("ChoiceT", bound=str)
-TimestampStrategy: TypeAlias = Literal["error", "latest"]
-AdmissionControl: TypeAlias = Literal["engine", "source"]
-
 
 SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 ENDINGS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
@@ -181,23 +175,14 @@ SPARKS_OWN: Final = frozenset({"path", "serialization.format"})
 class SourceOptions(KafkaOptions):
     """The options of a query, as docs/spark.md describes them. `parse_options` makes them.
 
-    Attributes:
-        ending: The end of a batch query. The latest offsets for streaming ones.
-        min_partitions: The smallest number of tasks. None is one per partition.
-        min_offsets_per_trigger: The fewest offsets of a micro-batch, until
-        max_trigger_delay_s: this time after the previous one.
-        fetch_retries: How often a lookup of offsets is tried, at least once.
-        poll_timeout_s: How long a task waits for records that must exist.
-        commit_group: The group to which the offsets of processed micro-batches are committed.
-        admission_control: Whether Spark or the source remembers where the last batch ended.
-        warnings: Logged by the process that plans the query.
+    `warnings` are logged by the process that plans the query.
     """
 
     is_streaming: bool
     subscription: Subscribed
     starting: Position
     ending: Position = Position(LATEST)
-    timestamp_strategy: TimestampStrategy = "error"
+    timestamp_strategy: Literal["error", "latest"] = "error"
     fail_on_data_loss: bool = True
     include_headers: bool = False
     min_partitions: int | None = None
@@ -210,17 +195,12 @@ class SourceOptions(KafkaOptions):
     poll_timeout_s: float = 120.0
     min_records_per_task: int = 1000
     commit_group: str | None = None
-    admission_control: AdmissionControl = "engine"
+    admission_control: Literal["engine", "source"] = "engine"
     warnings: tuple[str, ...] = ()
 
 
 def parse_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
-    """Parse the arguments of `.option(...)`. Names are in any case.
-
-    Raises:
-        OptionError: An option is unknown, malformed, missing, or conflicts with others.
-        InsecureConfigError: Credentials would leave this machine without TLS.
-    """
+    """Parse the arguments of `.option(...)`, or raise OptionError or InsecureConfigError."""
     default = SourceOptions
     raw = RawOptions(options)
     _check_names(raw)

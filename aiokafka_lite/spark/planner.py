@@ -48,8 +48,7 @@ def split(
 ) -> list[Task]:
     """Return the ranges of each task, the largest task first. Empty ranges are left out.
 
-    Ranges of fewer than `min_records_per_task` offsets share a task. 0 gives each its own. Large
-    ones are split to get about `min_partitions` tasks.
+    With `min_records_per_task` 0, small ranges do not share tasks.
     """
     pieces = divide(
         ranges,
@@ -163,11 +162,7 @@ class Bounds(NamedTuple):
 
 
 class Edge:
-    """The start or the end of a query.
-
-    With `is_strict`, a partition without a record as late as the timestamp is an error. Otherwise
-    its offset is the latest one.
-    """
+    """The start or end of a query. `is_strict`: a record as late as the timestamp must exist."""
 
     def __init__(
         self, name: Literal["starting", "ending"], position: Position, *, is_strict: bool = False
@@ -315,10 +310,7 @@ class Planner:
         self._is_known = True
 
     def _retried(self, ask: Callable[[], T]) -> T:
-        """Retry a lookup, which takes up to `kafka.request.timeout.ms` each time.
-
-        There is no retry before any broker was reached, because an address may be wrong.
-        """
+        """Retry a lookup, but not before any broker was reached: an address may be wrong."""
         for _ in range(1, self._attempts):
             try:
                 return ask()
@@ -370,10 +362,6 @@ class Planner:
         """Return the start of a query without a checkpoint.
 
         The error is that of a new query whose options name other partitions.
-
-        Raises:
-            OptionError: A partition has no record as late as the timestamp.
-            DataLossError: The log does not have an offset that the option names.
         """
         start = self._start()
         tps = self.partitions()
@@ -386,12 +374,7 @@ class Planner:
         return Edge("starting", options.starting, is_strict=options.timestamp_strategy == "error")
 
     def batch_ranges(self) -> list[KafkaOffsetRange]:
-        """Return the ranges of a batch query, in order. Empty ranges are left out.
-
-        Raises: as `beginning`, and
-            OptionError: An option names other partitions than there are, or a start is after its
-                end.
-        """
+        """Return the ranges of a batch query, in order. Empty ranges are left out."""
         start, end = self._start(), Edge("ending", self._options.ending)
         tps = self.partitions()
         for edge in (start, end):
@@ -457,12 +440,7 @@ class Planner:
         return self._lookups.offsets(query)[0]
 
     def stream_ranges(self, start: Offsets, end: Offsets) -> list[KafkaOffsetRange]:
-        """Return the ranges of a micro-batch, in order. Empty ranges are left out.
-
-        Raises:
-            DataLossError: Partitions are deleted or end before they begin, or new ones do not begin
-                at 0, and failOnDataLoss is true.
-        """
+        """Return the ranges of a micro-batch, in order. Empty ranges are left out."""
         if not self._is_known:
             self._retried(self._refresh)
         added = end.keys() - start.keys()

@@ -42,11 +42,6 @@ def read_ranges(
     """Yield the records of some ranges, each exactly once, in order of offsets within a range.
 
     Rows of several ranges may share a batch. The iterator may be closed early.
-
-    Raises:
-        DataLossError: Offsets do not exist any more, and failOnDataLoss is true.
-        ReadTimeoutError: A partition returned no records for kafkaConsumer.pollTimeoutMs.
-        KafkaError: A record cannot be decoded, or the cluster cannot be read.
     """
     settle()
     with worker.borrowed_cluster(options) as cluster:

@@ -61,11 +61,7 @@ def default_schema(*, include_headers: bool) -> pa.Schema:
 
 
 def arrow_schema(fields: Sequence[StructField]) -> pa.Schema:
-    """Return the schema of the batches for the fields of a schema of Spark's.
-
-    Raises:
-        KafkaConfigurationError: A column does not exist, has another type, or can hold nulls.
-    """
+    """Return the schema of the batches for the fields of a schema of Spark's."""
     if not fields:
         raise KafkaConfigurationError(
             f"the schema has no columns: choose among {_listed(column_names(include_headers=True))}"

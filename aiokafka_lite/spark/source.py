@@ -106,11 +106,7 @@ class KafkaDataSource(DataSource, metaclass=_PickledWithBuild):
 
     @override
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse to write.
-
-        Raises:
-            OptionError: As `writer`.
-        """
+        """Refuse to write, as `writer`."""
         raise OptionError(_READS_ONLY)
 
     def _loaded(self) -> SourceOptions:
