@@ -17,10 +17,7 @@ from typing import Final, Protocol
 
 class Forkable(Protocol):
     def note_fork(self) -> None:
-        """Called in a child before any other code. Does no I/O: sockets may still be the parent's.
-
-        Set state first: a callback for a loop that ran in another thread may be refused.
-        """
+        """Called in a child first. Does no I/O: sockets may be the parent's. Set state first."""
 
 
 _members: Final[weakref.WeakSet[Forkable]] = weakref.WeakSet()

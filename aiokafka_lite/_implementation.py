@@ -3,8 +3,8 @@
     compiled    an error if the compiled modules are not built
     python      no compiled module, although they may be built
 
-Without it, compiled modules are used if they are built. One file contains them all, so that they
-share the table of Python's functions: fewer cache lines are cold. A finder loads them from it.
+By default they are used if they are built. One file contains them all, so that they share the table
+of Python's functions: fewer cache lines are cold. A finder loads them from it.
 """
 
 from __future__ import annotations

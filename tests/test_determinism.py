@@ -568,5 +568,5 @@ def test_the_lint_allows(source: str) -> None:
 
 
 def test_the_lint_reads_the_whole_package() -> None:
-    assert len(trees()) > 400
+    assert len(trees()) > 300
     assert {each.rule for _, each in everything()} == {*NAMES, *CALLS, "order", "count"}

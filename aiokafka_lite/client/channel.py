@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 
 class Channel:
-    """Writes requests, reads into the wire's reader, and passes responses to their exchanges.
-
-    It is a base class of `Connection`, which sets the fields.
-    """
+    """A base of `Connection`, which sets the fields: writes requests, passes on responses."""
 
     wire: Wire
     _reader: FrameReader
@@ -30,10 +27,7 @@ class Channel:
     _wanted_bytes: int
 
     def write(self, encoded: bytes, deadline: float) -> None:
-        """Write a request that is in flight, and check its deadline then.
-
-        Nothing is written if the connection was lost since.
-        """
+        """Write a request in flight, and check its deadline then. Ignore a lost connection."""
         if self._transport is None or self.wire.error is not None:
             return
         if deadline < self._timer_at:

@@ -112,8 +112,8 @@ class Waiter(NamedTuple):
 class Cluster:
     """A client's view of the cluster, and its connections, for one event loop.
 
-    Call ``close`` also after a failed start. `unknown_topics` and `has_topic_ids` (whether the
-    latest metadata could contain them, KIP-516) are written by the refresh task.
+    Call ``close`` also after a failed start. The refresh task writes `unknown_topics` and
+    `has_topic_ids`.
     """
 
     def __init__(
@@ -348,11 +348,8 @@ class Cluster:
         """Send a request to a node and return the response. Connect first if necessary.
 
         With a ready connection, the request is sent before the first suspension. Cancellation
-        leaves the connection usable, and an attempt to connect running. An unreachable node makes
-        the view stale.
-
-        By default the timeout is a part of the time left, for another attempt over another
-        connection. It is ``most_s`` at most.
+        leaves the connection usable, and an attempt to connect running. By default the timeout is a
+        part of the time left, for another attempt over another connection.
         """
         asked = node_id, request.request_class
         is_one_of_several = timeout_s is None

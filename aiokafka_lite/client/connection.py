@@ -1,10 +1,9 @@
 """One connection to one broker on an event loop: the shell around a `Wire`.
 
-It adds a transport, a timer and waiting tasks.
-
-One timer serves the connection. It is moved ahead for an earlier deadline, and otherwise only when
-it fires, so that a request costs no timer. If the loop was blocked, or the kernel waits for a large
-piece, unread bytes may exist: then deadlines are checked a little later, after reads.
+It adds a transport, a timer and waiting tasks. The timer is moved ahead for an earlier deadline,
+and otherwise only when it fires, so that a request costs no timer. If the loop was blocked, or the
+kernel waits for a large piece, unread bytes may exist: then deadlines are checked a little later,
+after reads.
 
 There are two ways to wait for a response:
 
@@ -13,14 +12,10 @@ There are two ways to wait for a response:
 - ``on_done``, an argument of ``send``: called with the exchange, out of the read callback that
   received the last byte. That avoids a task switch, which costs more than a small response.
 
-Rules of ``on_done``:
-
-- It is called in the loop's thread, exactly once unless the exchange is abandoned before.
-- Responses are reported in the order of the broker.
-- Errors are reported in the loop's next iteration. So it is not called within ``send`` or
-  ``close``, and may itself send, close, or abandon exchanges.
-- It must be short, and must not raise: an exception closes the connection and is passed to
-  ``on_bug``.
+``on_done`` is called in the loop's thread, exactly once unless the exchange is abandoned before, in
+the broker's order. Errors are reported in the loop's next iteration, so it may itself send, close,
+or abandon exchanges. It must be short. An exception closes the connection and is passed to
+``on_bug``.
 """
 
 from __future__ import annotations

@@ -3,15 +3,13 @@
 The owner of the socket writes bytes to ``missing``, passes their number to ``next_frame``, and
 calls that until no complete frame is left.
 
-At the start of a frame, ``missing`` is a reusable buffer of 64 KiB, which takes one or several
-small frames with one read. Frames are copied out of it. A frame that does not fit gets memory of
-its size; the kernel writes the rest of it in place. In both cases record sets are slices of a frame
-that is not written any more.
+At the start of a frame, ``missing`` is a reusable buffer of 64 KiB, for one or several small
+frames, which are copied out of it. A frame that does not fit gets memory of its size; the kernel
+writes the rest of it in place. In both cases record sets are slices of a frame that is not written
+any more.
 
 A reader uses that buffer until all received frames are returned, so thousands of idle connections
-share a few.
-
-Sans-IO. The size is checked before memory is allocated: a peer without Kafka's protocol (a web
+share a few. The size is checked before memory is allocated: a peer without Kafka's protocol (a web
 server, a TLS listener) mostly shows in these four bytes.
 """
 
@@ -44,11 +42,10 @@ _spare_heads: Final[list[memoryview]] = []
 
 
 class FrameBuffers:
-    """Memory for frames; large buffers are reused when they are unreferenced.
+    """Memory for frames; large buffers are reused, because page faults cost as much as receiving.
 
-    Page faults of fresh memory of a few MiB cost about as much as receiving the bytes. A bytearray
-    with a memoryview refuses to change its size, so slices of an earlier frame are never
-    overwritten.
+    A bytearray with a memoryview refuses to change its size, so slices of an earlier frame are
+    never overwritten.
     """
 
     def __init__(self) -> None:
@@ -89,11 +86,7 @@ def _is_unused(buffer: bytearray) -> bool:
 
 
 class FrameReader:
-    """Assembles frames from the pieces that arrive.
-
-    It returns one frame at a time: frames before a broken one are returned before that raises, and
-    the caller may ``clear`` the reader in between.
-    """
+    """Assembles frames. Those before a broken one are returned before that raises."""
 
     def __init__(self, peer: str, limit_bytes: Callable[[], int]) -> None:
         #: For messages.
@@ -133,15 +126,7 @@ class FrameReader:
         return len(self._large or ()) - len(self.rest)
 
     def next_frame(self, count: int = 0) -> Frame | None:
-        """Return the next complete frame without its size, None when more bytes are needed.
-
-        Args:
-            count: How many bytes were written to ``missing`` since the last call.
-
-        Raises:
-            FrameTooLargeError: The frame is larger than the owner's limit.
-            KafkaProtocolError: The size is impossible.
-        """
+        """Return the next complete frame without its size, after `count` more bytes, or None."""
         rest = self.rest
         if rest is not None:
             if count < len(rest):

@@ -2,9 +2,7 @@
 
     SaslHandshake(mechanism)  →  SaslAuthenticate(token), as often as the mechanism needs
 
-Mechanisms hold conversations without I/O: generators that yield tokens and are sent the broker's
-challenges. `Authenticator` runs them.
-
+Mechanisms are generators without I/O that yield tokens and are sent the broker's challenges.
 References: KIP-43, KIP-84 (SCRAM), KIP-152, KIP-255 and KIP-342 (OAUTHBEARER), KIP-368; RFC 4616,
 RFC 5802, RFC 7628.
 """

@@ -143,8 +143,8 @@ class FirstVersions:
     ) -> Connection:
         """Open a connection. If the peer closes it on ApiVersions, try the oldest version.
 
-        A gateway may close the connection on an unknown version (KIP-511 requires a response). If
-        the oldest version helps, this address is asked in it for `OLDEST_FOR_S`.
+        A gateway may do so on an unknown version (KIP-511 requires a response). This address is
+        then asked in the oldest version for `OLDEST_FOR_S`.
         """
         if self._oldest_until.get(address, 0.0) > self._clock():
             return await attempt(OLDEST_VERSION)

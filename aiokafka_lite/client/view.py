@@ -103,12 +103,10 @@ class TopicView(NamedTuple):
 
 
 class ClusterView(NamedTuple):
-    """Nodes and topics of a cluster.
+    """Nodes and topics of a cluster: requested ones, including those with errors.
 
-    Attributes:
-        topics: Those that were requested, including those with errors.
-        fetched_at: Loop time of the latest response about all these topics.
-        is_of_all: Whether other topics do not exist.
+    `fetched_at` is the loop time of the latest response about all of them. `is_of_all`: no others
+    exist.
     """
 
     nodes: Mapping[int, Node] = MappingProxyType({})
@@ -173,8 +171,7 @@ class ClusterView(NamedTuple):
     ) -> ClusterView:
         """Return the next view, after a response about all topics of interest.
 
-        Topics that are not in the response are dropped, but only after `GONE_AFTER_S` if all topics
-        were requested (`is_of_all`).
+        Topics that are not in the response are dropped, if `is_of_all` only after `GONE_AFTER_S`.
         """
         is_same = self.cluster_id in (None, response.cluster_id)
         known = self.topics if is_same else {}

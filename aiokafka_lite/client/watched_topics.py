@@ -77,10 +77,7 @@ class WatchedTopics:
 
 
 class UnknownTopics:
-    """Watched topics that have never existed. Each is logged once.
-
-    It is not an error, because brokers may create the topic soon, and callers wait for it.
-    """
+    """Watched topics that have never existed: logged once, because brokers may create them."""
 
     def __init__(self) -> None:
         # When a response first lacked a topic, and its report.

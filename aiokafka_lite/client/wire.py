@@ -10,8 +10,8 @@ requests and matches responses to them.
     RETIRED    no more; responses still arrive  the shell closes it when none is in flight
     POISONED   no more, permanently             never: the client opens another connection
 
-The shell calls `poison` and closes the socket. Errors that break the connection are raised or
-returned here, for `poison`. The first error stays, and every request in flight gets it.
+Errors that break the connection are raised or returned here. The shell passes them to `poison`, and
+closes the socket. The first error stays, and every request in flight gets it.
 
     fault                                  the connection
     network failure, closed by the peer    poisoned, see `Wire.lost`
@@ -21,19 +21,12 @@ returned here, for `poison`. The first error stays, and every request in flight 
     a younger request is overdue           that request fails
     a response cannot be decoded           that request fails: frames carry their size
 
-A request is in flight from `ask` to its response, in the order sent. Cancelled and timed-out
-requests stay, so that their late responses are recognised and dropped.
-
-Brokers answer the requests of a connection in order. So if the oldest request is overdue, the
-broker is silent. A younger one waited too long behind others (a JoinGroup waits for members).
+A request is in flight from `ask` to its response. Cancelled and timed-out requests stay, so that
+their late responses are recognised and dropped. Brokers answer in order, so a younger request may
+wait behind others (a JoinGroup waits for members).
 
 A deadline limits silence: with bytes of its response, the oldest request's time begins again,
-unless they trickle (`LEAST_BYTES_PER_S`).
-
-Responses are decoded by `Exchange.result`, not on arrival.
-
-References: https://kafka.apache.org/protocol, KIP-219 (throttle_time_ms: the broker mutes us),
-KIP-368 (sessions end), KIP-511.
+unless they trickle (`LEAST_BYTES_PER_S`). KIP-219: with throttle_time_ms the broker mutes us.
 """
 
 from __future__ import annotations
@@ -116,10 +109,7 @@ TRANSITIONS: Final[Mapping[WireState, frozenset[WireState]]] = MappingProxyType(
 
 
 class UnansweredCredentialsError(KafkaConnectionError):
-    """The connection was lost between credentials and the broker's response.
-
-    That may be a refusal, so it is retried slowly: accounts are locked after a few.
-    """
+    """The connection was lost after credentials: perhaps a refusal, so it is retried slowly."""
 
 
 class Asked:
@@ -155,13 +145,8 @@ class Asked:
 class Exchange(Asked, Generic[R_co]):
     """A request in flight and its outcome; `Wire.ask` sets the request's fields.
 
-    Attributes:
-        deadline: By the wire's clock.
-        frame: The response's bytes, None before. Their memory lives as long as this.
-        error: Why there is no response, or None. `result` raises a copy.
-        on_done: Called with this when there is an outcome (connection.py).
-        waiter: Done when there is an outcome. None if no task waits.
-        connection: Schedules `on_done` for an error, and gets its exceptions.
+    The memory of `frame`, the response's bytes, lives as long as this. `on_done`: see
+    connection.py.
     """
 
     __slots__ = ()
@@ -195,12 +180,7 @@ class Exchange(Asked, Generic[R_co]):
         return self._wire.reader.received_bytes > 0
 
     def result(self) -> R_co:
-        """Decode and return the response; record sets are slices of its frame.
-
-        Raises:
-            KafkaError: There is no response, or it is malformed.
-            RuntimeError: There is no outcome yet.
-        """
+        """Decode and return the response; record sets are slices of its frame."""
         if self.error is not None:
             raise own_copy(self.error)
         if self.frame is None:
@@ -213,12 +193,7 @@ class Exchange(Asked, Generic[R_co]):
         return response
 
     def result_in_pieces(self, element: type[Struct]) -> tuple[R_co, Iterator[Struct] | None]:
-        """Decode a long response up to its many elements; otherwise like `result`.
-
-        Returns:
-            The response, and an iterator that decodes its elements, for about a millisecond at a
-            time (`PiecewiseDecoder`), or None. The iterator may raise KafkaProtocolError.
-        """
+        """Decode a long response; the iterator decodes its elements, a millisecond at a time."""
         if self.frame is None or len(self.frame) < LONG_FRAME_BYTES:
             return self.result(), None
         try:
@@ -267,13 +242,9 @@ class Exchange(Asked, Generic[R_co]):
 class Wire:
     """A connection's requests and responses, and its state. All fields are written only here.
 
-    Attributes:
-        error: Why the wire was poisoned.
-        in_flight: Requests without a response, abandoned ones included, by correlation id.
-        received_at: Time of the latest bytes of an incomplete response.
-        muted_until: The broker asks for no requests before (KIP-219).
-        session_lifetime_s: How long the broker accepts requests after authentication, 0: no limit
-            (KIP-368).
+    `in_flight` has the requests without a response, abandoned ones included, by correlation id.
+    Until `muted_until` the broker asks for no requests (KIP-219). A `session_lifetime_s` of 0 has
+    no limit.
     """
 
     def __init__(
@@ -382,14 +353,7 @@ class Wire:
         timeout_s: float,
         max_version: int | None = None,
     ) -> bytes:
-        """Put a request in flight and return its bytes.
-
-        Raises:
-            IllegalArgumentError: Brokers do not answer the request, or a value does not fit its
-                field.
-            IncompatibleBrokerVersion: Broker and client have no version of this request in common.
-            KafkaError: The wire was poisoned, or retired.
-        """
+        """Put a request in flight and return its bytes."""
         if not request.expects_response:
             raise IllegalArgumentError(
                 f"cannot wait for a response to {request!r}, because brokers send no response if "
@@ -449,8 +413,7 @@ class Wire:
     def receive(self, count: int) -> Exchange[Response] | None:
         """Return the next request with a response, None when more bytes are needed.
 
-        Several responses may arrive at once, so call it until it returns None. A failed request
-        gets no frame. Raises as `FrameReader.next_frame`, and CorrelationIdError.
+        Several responses may arrive at once, so call it until then. A failed request gets no frame.
         """
         frame = self.reader.next_frame(count)
         if frame is None:
@@ -488,11 +451,7 @@ class Wire:
         return next((number for number in in_flight if in_flight[number].deadline <= now), None)
 
     def expire(self) -> float:
-        """Fail overdue requests; return when to call this again (infinity: none is in flight).
-
-        Raises:
-            KafkaConnectionError: The oldest request is overdue: poison the wire with it.
-        """
+        """Fail overdue requests; raise for the oldest. Return when to call again, or infinity."""
         now = self._clock()
         oldest = next(iter(self.in_flight.values()), None)
         for pending in self.in_flight.values():
@@ -531,10 +490,7 @@ class Wire:
     def lost(
         self, error: BaseException | None, *, is_sending: bool = False
     ) -> KafkaConnectionError:
-        """Return the error to poison with after the network or the peer ended the connection.
-
-        `error` is None if the peer has closed it.
-        """
+        """Return the error to poison with after the network, or the peer (None), ended it."""
         error_class = TLSError if is_refusal(error) else KafkaConnectionError
         # Only ApiVersions was answered, which brokers also do for clients without SASL.
         is_unanswered = self.last_correlation_id - self._opened_id == len(self.in_flight) == 1
@@ -562,10 +518,7 @@ class Wire:
 
 
 class Wired:
-    """Properties of a connection.
-
-    It is the first base, without which plain Python refuses a slot `__weakref__`.
-    """
+    """Properties of a connection. The first base, or plain Python refuses `__weakref__`."""
 
     __slots__ = ()
 

@@ -272,10 +272,7 @@ class DecoderSource(SourceWriter):
     def length_read(
         self, code: str, limit: str, target: str, path: str, nullable: bool
     ) -> Iterator[None]:
-        """Read a length or count into `n`, and store null; the block is for other values.
-
-        A compact length is still one too large. If it took one byte, it is not compared yet.
-        """
+        """Read a length or count into `n`, and store null. A compact length is one too large."""
         too_long = f"raise bad_length({path!r}, n{' - 1' * self.is_flexible}, end - pos)"
         null = f"{target} = None" if nullable else too_long
         if self.is_flexible:

@@ -107,12 +107,9 @@ UNSET: Final = object()
 class Field:
     """One field of a struct: its place on the wire, and its default in versions without it.
 
-    Attributes:
-        is_lazy: The default is a struct, created when it is first read.
-        is_list: The default is a new list.
-        writes_null: A tagged field that is written even if it is null, because Kafka has no
-            default.
-        slot: The attribute with the value, or for a lazy field null until it is read.
+    The default may be a struct, created when it is first read (`is_lazy`): until then `slot`, the
+    attribute with the value, is null. Or it may be a new list (`is_list`). A tagged field that
+    `writes_null` has no default in Kafka.
     """
 
     def __init__(

@@ -251,11 +251,8 @@ class ArrowColumns:
                 return pa.array([getattr(record, name) for record in records], field.type)
 
     def _timestamp(self, record: ConsumerRecord) -> int | None:
-        if self._type(record) == NO_TIMESTAMP_TYPE:
-            return self._scaled(self._missing_timestamp_ms)
-        return self._scaled(record.timestamp)
-
-    def _scaled(self, timestamp: int | None) -> int | None:
+        is_missing = self._type(record) == NO_TIMESTAMP_TYPE
+        timestamp = self._missing_timestamp_ms if is_missing else record.timestamp
         if timestamp is None:
             return None
         scaled = timestamp * self._factor

@@ -66,7 +66,6 @@ class RecordSet:
         "_error",
         "_header",
         "_inflated",
-        "_inflated_total_bytes",
         "_is_in_plain",
         "_is_packed",
         "_is_past_end",
@@ -77,6 +76,7 @@ class RecordSet:
         "_pos",
         "_view",
         "epochs",
+        "inflated_total_bytes",
         "next_offset",
         "partition",
         "topic",
@@ -145,7 +145,8 @@ class RecordSet:
         self._is_packed = False  # the batch, or its next piece, is to be decompressed
         self._pieces: BatchPieces | None = None
         self._inflated: memoryview | None = None
-        self._inflated_total_bytes = 0
+        #: The decompressed size of all batches so far.
+        self.inflated_total_bytes = 0
         self._cursor: BatchCursor | None = None
         self._error: KafkaError | None = None
 
@@ -173,7 +174,7 @@ class RecordSet:
 
     def _fill(self, into: Into, most: int) -> None:
         before = len(into)
-        enough_bytes = self._inflated_total_bytes + INFLATED_AT_ONCE_BYTES
+        enough_bytes = self.inflated_total_bytes + INFLATED_AT_ONCE_BYTES
         while (missing := before + most - len(into)) > 0 and not _is_full(into):
             if not (self._is_in_plain or self._start_batch()):
                 break
@@ -181,7 +182,7 @@ class RecordSet:
                 self._take_from_plain(into, missing)
             else:
                 self._take_from_batch(into, missing)
-                is_enough = self._inflated_total_bytes >= enough_bytes or self._is_packed
+                is_enough = self.inflated_total_bytes >= enough_bytes or self._is_packed
                 if is_enough and len(into) > before:
                     break
         self._open_next()  # skips batches without records, so that the set may be exhausted
@@ -212,11 +213,6 @@ class RecordSet:
             return 0
         return len(self._inflated.obj)  # type: ignore[arg-type]  # a bytearray of the pool
 
-    @property
-    def inflated_total_bytes(self) -> int:
-        """The decompressed size of all batches so far."""
-        return self._inflated_total_bytes
-
     def inflate(self) -> None:
         """Decompress the next batch or piece for `take`. A piece without records is skipped."""
         self._open_next()
@@ -230,7 +226,7 @@ class RecordSet:
                 self._inflated = self._pieces.next_piece()
             self._is_packed = False
             if self._inflated is not None:
-                self._inflated_total_bytes += len(self._inflated)
+                self.inflated_total_bytes += len(self._inflated)
             if self._pieces is not None and self._pieces.cursor.pass_early():
                 self._end_piece(header)
         except KafkaError as error:

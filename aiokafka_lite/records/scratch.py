@@ -1,8 +1,7 @@
-"""Reused buffers for decompression.
+"""Reused buffers for decompression: zeroing a megabyte costs more than decoding its records.
 
-Allocating and zeroing a megabyte costs more than decoding its records. A buffer is free again when
-the batch's records, which own their bytes, exist. List operations are atomic, so executor threads
-may use the pool, too.
+A buffer is free again when the batch's records, which own their bytes, exist. List operations are
+atomic, so executor threads may use the pool, too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Options kafka.*: the settings of Kafka's Java consumer.
+"""Options kafka.*: the settings of Kafka's Java consumer, by its names and rules for values.
 
-All its names (Kafka 4.1's `ConsumerConfig`) and its rules for values apply. Some have no effect,
-and some are refused, as in Spark's own source, or because they name Java classes.
+Some of Kafka 4.1's `ConsumerConfig` have no effect. Some are refused, as in Spark's own source, or
+because they name Java classes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keys and values in ``__consumer_offsets`` and ``__transaction_state``.
 
-The types of keys are Kafka's ``CoordinatorRecordType``. A value starts with its version, as two
-bytes. A null value is a tombstone of its key.
+A value starts with its version, as two bytes, and null is a tombstone of its key. The types of keys
+are Kafka's ``CoordinatorRecordType``.
 """
 
 from __future__ import annotations
