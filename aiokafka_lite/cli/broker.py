@@ -10,7 +10,6 @@ import asyncio
 import dataclasses
 import importlib.util
 import re
-import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -157,12 +156,19 @@ def security_of(options: argparse.Namespace) -> BrokerSecurity:
     client_auth = options.tls_client_auth
     if client_auth is None:
         client_auth = ClientAuth.REQUIRED if options.tls_client_ca else ClientAuth.NONE
-    context = _context(options, client_auth)
-    found = BrokerSecurity(
-        tuple(
+    if options.tls_cert is not None:
+        context = server_ssl_context(
+            options.tls_cert,
+            options.tls_key,
+            client_auth=client_auth,
+            client_ca_file=options.tls_client_ca,
+        )
+        listeners = tuple(
             replace(each, ssl_context=context) if each.protocol.has_tls else each
             for each in listeners
-        ),
+        )
+    found = BrokerSecurity(
+        listeners,
         _users(options),
         client_auth,
         options.write_credentials,
@@ -183,28 +189,19 @@ def security_of(options: argparse.Namespace) -> BrokerSecurity:
 
 def _check(options: argparse.Namespace, *, has_tls: bool, has_sasl: bool) -> None:
     """Reject options without an effect, because their user relies on the protection."""
-    of_tls = {
-        "--tls-cert": options.tls_cert,
-        "--tls-key": options.tls_key,
-        "--tls-client-ca": options.tls_client_ca,
-        "--tls-client-auth": options.tls_client_auth,
-    }
-    of_sasl = {
-        "--users-file": options.users_file,
-        "--user": options.user,
-        "--sasl-mechanism": options.sasl_mechanism,
-        "--oauth-allow-unsecured-tokens": options.oauth_allow_unsecured_tokens,
-    }
-    for given, is_there, what in (
+    of_tls = ("tls_cert", "tls_key", "tls_client_ca", "tls_client_auth")
+    of_sasl = ("users_file", "user", "sasl_mechanism", "oauth_allow_unsecured_tokens")
+    for names, is_there, what in (
         (of_tls, has_tls, "SSL://… or SASL_SSL"),
         (of_sasl, has_sasl, "SASL_SSL://… or SASL_PLAINTEXT"),
     ):
-        for option, value in given.items():
-            if value and not is_there:
+        for name in names:
+            if getattr(options, name) and not is_there:
+                option = f"--{name.replace('_', '-')}"
                 raise CommandError(f"{option} needs a matching listener: --listen {what}://…")
     if options.tls_cert is None and (options.tls_key or options.tls_client_ca):
         raise CommandError("--tls-key and --tls-client-ca need --tls-cert")
-    is_token = SaslMechanism.OAUTHBEARER in (options.sasl_mechanism or ())
+    is_token = SaslMechanism.OAUTHBEARER in options.sasl_mechanism
     if options.oauth_allow_unsecured_tokens and not is_token:
         raise CommandError("--oauth-allow-unsecured-tokens needs --sasl-mechanism OAUTHBEARER")
     # The data may have SCRAM users of admin tools.
@@ -212,17 +209,6 @@ def _check(options: argparse.Namespace, *, has_tls: bool, has_sasl: bool) -> Non
         raise CommandError(
             "SASL needs at least one user: give --users-file FILE, with lines like name:password"
         )
-
-
-def _context(options: argparse.Namespace, client_auth: ClientAuth) -> ssl.SSLContext | None:
-    if options.tls_cert is None:
-        return None
-    return server_ssl_context(
-        options.tls_cert,
-        options.tls_key,
-        client_auth=client_auth,
-        client_ca_file=options.tls_client_ca,
-    )
 
 
 def _users(options: argparse.Namespace) -> dict[str, Secret]:

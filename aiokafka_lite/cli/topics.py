@@ -326,8 +326,8 @@ def _sizes(cluster: BlockingCluster, led: Collection[TopicPartition]) -> dict[To
     return sizes
 
 
-def described_configs(
-    cluster: BlockingCluster, topics: Iterable[str], *, include_synonyms: bool = False
+def _described_configs(
+    cluster: BlockingCluster, topics: Iterable[str]
 ) -> list[DescribeConfigsResult]:
     resources = [
         DescribeConfigsResource(
@@ -335,13 +335,13 @@ def described_configs(
         )
         for topic in topics
     ]
-    request = DescribeConfigsRequest(resources=resources, include_synonyms=include_synonyms)
+    request = DescribeConfigsRequest(resources=resources, include_synonyms=True)
     return cluster.request_any(request).results
 
 
 def _configs(cluster: BlockingCluster, topic: str) -> dict[str, str | None] | None:
     """Return the topic's own settings, if they can be read."""
-    for result in described_configs(cluster, [topic]):
+    for result in _described_configs(cluster, [topic]):
         if result.error_code:
             print(
                 f"warning: settings of {topic} cannot be read: {why(for_code(result.error_code))}",
@@ -453,6 +453,7 @@ class Sample:
         return None if not seconds else round(number / seconds, 1)
 
 
+# --- Changes of topics ------------------------------------------------------------------------
 BY_DEFAULT: Final = -1
 SET: Final = 0
 UNSET: Final = 1
@@ -677,7 +678,7 @@ def run_config(options: argparse.Namespace) -> int:
 
 
 def _settings(cluster: BlockingCluster, names: Sequence[str]) -> list[DescribeConfigsResult]:
-    results = described_configs(cluster, names, include_synonyms=True)
+    results = _described_configs(cluster, names)
     raise_if_any(
         [
             f"settings of {each.resource_name} cannot be read: {why(for_code(each.error_code))}"

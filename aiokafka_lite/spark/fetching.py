@@ -16,6 +16,7 @@ failOnDataLoss=false a warning, and reading continues with the rest of the range
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -89,7 +90,7 @@ class RangeProgress:
         self.node: Node | None = wanted.leader
         self.leader_epoch = wanted.leader_epoch
         self.is_located = wanted.leader is not None
-        self.failing_since: float | None = None
+        self.failing_since = math.inf
         self.failures = 0
         self.retry_at = 0.0
         self.error: KafkaError | None = None
@@ -124,17 +125,15 @@ class RangeProgress:
         # Only the latest response counts, because sizes of records change over time.
         self._record_bytes[self.topic] = size_bytes / (position - self.position)
         self.position = position
-        self.failing_since = self.error = None
-        self.failures = 0
-        self.empty_answers = 0
+        self.failing_since, self.error = math.inf, None
+        self.failures = self.empty_answers = 0
 
     def failed(self, error: KafkaError, now: float) -> None:
         """Note a failure. The node is not used again before it is looked up."""
         self.error = error
         self.failures += 1
         self.is_located = False
-        if self.failing_since is None:
-            self.failing_since = now
+        self.failing_since = min(self.failing_since, now)
 
     def __str__(self) -> str:
         where = (
@@ -198,12 +197,12 @@ class FetchFailures:
         return delay_after(failures - 2, self._first_delay_s, self._last_delay_s, self._rng)
 
     def _check_time(self, progress: RangeProgress, now: float) -> None:
-        since = now if progress.failing_since is None else progress.failing_since
-        if now - since < self._timeout_s:
+        failing_s = now - progress.failing_since
+        if failing_s < self._timeout_s:
             return
         error = progress.error
         timeout = ReadTimeoutError(
-            f"no records of {progress} were received for {now - since:.0f} s. Check the broker, or "
+            f"no records of {progress} were received for {failing_s:.0f} s. Check the broker, or "
             f"raise the option kafkaConsumer.pollTimeoutMs. The last failure was: {error}"
         )
         raise timeout.at(progress.tp, progress.position) from error
@@ -265,8 +264,7 @@ class FetchFailures:
         self.note(
             [progress], (error or UnknownTopicOrPartitionError)("the partition has no leader now")
         )
-        now = self._clock()
-        missing_for_s = now - (now if progress.failing_since is None else progress.failing_since)
+        missing_for_s = self._clock() - progress.failing_since
         if _is_gone(topic, progress) and missing_for_s >= MISSING_FOR_S:
             self._lost(progress, progress.end, "the topic was deleted")
 
