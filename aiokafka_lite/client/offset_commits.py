@@ -1,4 +1,4 @@
-"""OffsetCommit requests and responses. Without a member id, the group must have no members."""
+"""OffsetCommit and OffsetFetch. Without a member id, a group that commits must have no members."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from aiokafka_lite.protocol.messages.offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartitions,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
@@ -93,4 +98,42 @@ def commit_results(
         )
         for topic in response.topics
         for result in topic.partitions
+    }
+
+
+def fetch_request(
+    group_id: str,
+    partitions: Iterable[TopicPartition],
+    ids: TopicIds,
+    *,
+    member_id: str | None,
+    member_epoch: int,
+) -> OffsetFetchRequest:
+    """Build the request; offsets of open transactions are excluded (KIP-447)."""
+    return OffsetFetchRequest(
+        groups=[
+            OffsetFetchRequestGroup(
+                group_id=group_id,
+                member_id=member_id,
+                member_epoch=member_epoch,
+                topics=[
+                    OffsetFetchRequestTopics(
+                        name=topic, topic_id=topic_id, partition_indexes=numbers
+                    )
+                    for (topic, topic_id), numbers in ids.by_topic(partitions).items()
+                ],
+            )
+        ],
+        require_stable=True,
+    )
+
+
+def fetch_results(
+    response: OffsetFetchResponse, ids: TopicIds
+) -> dict[TopicPartition, OffsetFetchResponsePartitions]:
+    return {
+        TopicPartition(ids.name_of(topic.name, topic.topic_id), found.partition_index): found
+        for group in response.groups
+        for topic in group.topics
+        for found in topic.partitions
     }

@@ -32,6 +32,8 @@ from aiokafka_lite.client.offset_commits import (
     TopicIds,
     commit_request,
     commit_results,
+    fetch_request,
+    fetch_results,
 )
 from aiokafka_lite.consumer.assignment.assignment import SubscriptionMode, of_another_log
 from aiokafka_lite.consumer.assignment.cursor import (
@@ -43,17 +45,11 @@ from aiokafka_lite.consumer.assignment.cursor import (
 from aiokafka_lite.consumer.assignment.finished import is_ours, shortened, united
 from aiokafka_lite.consumer.commits.auto_commit import AutoCommit
 from aiokafka_lite.consumer.commits.pending import CommitKind, CommitState, PendingCommit
-from aiokafka_lite.consumer.commits.requests import (
-    FetchedOffset,
-    fetch_error_code,
-    fetch_request,
-    fetch_results,
-)
 from aiokafka_lite.consumer.config import check_offsets
 from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
-from aiokafka_lite.consumer.membership.protocol import NO_IDENTITY, Identity, Offsets
+from aiokafka_lite.consumer.membership.protocol import NO_GENERATION, NO_IDENTITY, Identity, Offsets
 from aiokafka_lite.consumer.membership.recovery import Recovery, is_about_the_group, recovery_for
 from aiokafka_lite.consumer.membership.stateful import GroupMember
 from aiokafka_lite.consumer.positions.topic_changes import ConfirmedTopics, is_gone
@@ -69,7 +65,11 @@ from aiokafka_lite.errors import (
     for_code,
 )
 from aiokafka_lite.events import CommitFailed
-from aiokafka_lite.protocol.messages.offsets import OffsetCommitResponse
+from aiokafka_lite.protocol.messages.offsets import (
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartitions,
+)
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -85,6 +85,17 @@ def commit_error_code(response: OffsetCommitResponse) -> int:
         for result in topic.partitions:
             if result.error_code and is_about_the_group(result.error_code):
                 return result.error_code
+    return 0
+
+
+def fetch_error_code(response: OffsetFetchResponse) -> int:
+    for group in response.groups:
+        if group.error_code:
+            return group.error_code
+        for topic in group.topics:  # the oldest version has only codes of partitions
+            for found in topic.partitions:
+                if found.error_code and is_about_the_group(found.error_code):
+                    return found.error_code
     return 0
 
 
@@ -801,7 +812,8 @@ class Commits:
                     reader = self.member.reads_as
                     async with self.alone if is_at_rest else contextlib.nullcontext():
                         left |= asked if is_at_rest else set()
-                        answers = await self._fetch(left, deadline)
+                        ids = TopicIds.of_view(self._cluster.view, left)
+                        answers = await self._fetch(left, ids, deadline)
             except asyncio.TimeoutError:
                 break
             except KafkaError as error:
@@ -809,7 +821,7 @@ class Commits:
                     raise
                 last_error = error
             else:
-                last_error = self._take_answers(answers, left, found, failures)
+                last_error = self._take_answers(answers, ids, left, found, failures)
             if left and not await sleep_before(deadline, backoff.next_delay_s()):
                 break
         if left:
@@ -833,19 +845,25 @@ class Commits:
             self._gate.hold(Hold.LOST)  # until the group task has dropped the partitions
 
     async def _fetch(
-        self, partitions: set[TopicPartition], deadline: float
-    ) -> dict[TopicPartition, FetchedOffset]:
-        ids = TopicIds.of_view(self._cluster.view, partitions)
+        self, partitions: set[TopicPartition], ids: TopicIds, deadline: float
+    ) -> dict[TopicPartition, OffsetFetchResponsePartitions]:
+        reader = self.member.reads_as
+        request = fetch_request(
+            self.group[0],
+            partitions,
+            ids,
+            member_id=None if reader is None else reader.member_id,
+            member_epoch=NO_GENERATION if reader is None else reader.generation,
+        )
         response = await self._coordinator.request(
-            fetch_request(self.group[0], self.member.reads_as, partitions, ids),
-            error_code=fetch_error_code,
-            deadline=deadline,
+            request, error_code=fetch_error_code, deadline=deadline
         )
         return fetch_results(response, ids)
 
     def _take_answers(
         self,
-        answers: Mapping[TopicPartition, FetchedOffset],
+        answers: Mapping[TopicPartition, OffsetFetchResponsePartitions],
+        ids: TopicIds,
         left: set[TopicPartition],
         found: dict[TopicPartition, CommittedPosition | None],
         failures: dict[TopicPartition, KafkaError] | None,
@@ -874,12 +892,10 @@ class Commits:
                 why_left = error
                 continue
             left.discard(tp)
-            is_committed = answer.offset >= 0
-            position = CommittedPosition(answer.offset, answer.leader_epoch, answer.metadata)
-            found[tp] = position if is_committed else None
+            epoch, metadata = answer.committed_leader_epoch, answer.metadata or ""
+            position = CommittedPosition(answer.committed_offset, epoch, metadata)
+            found[tp] = position if position.offset >= 0 else None
             if (partition := self._cursors.get(tp)) is not None:
-                offset = OffsetAndMetadata(answer.offset, answer.metadata)
-                partition.note_committed(
-                    offset if is_committed else None, answer.leader_epoch, answer.topic_id
-                )
+                offset = OffsetAndMetadata(position.offset, metadata)
+                partition.note_committed(offset if found[tp] else None, epoch, ids.id_of(tp))
         return why_left

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -11,11 +12,15 @@ import pytest
 
 from aiokafka_lite import errors
 from aiokafka_lite._tasks import TaskScope, sleep_before
-from aiokafka_lite.client.offset_commits import OffsetToCommit, TopicIds, commit_request
+from aiokafka_lite.client.offset_commits import (
+    OffsetToCommit,
+    TopicIds,
+    commit_request,
+    fetch_request,
+)
 from aiokafka_lite.client.view import ClusterView, TopicView
-from aiokafka_lite.consumer.commits.commits import commit_error_code
+from aiokafka_lite.consumer.commits.commits import commit_error_code, fetch_error_code
 from aiokafka_lite.consumer.commits.pending import CommitKind, PendingCommit
-from aiokafka_lite.consumer.commits.requests import fetch_error_code, fetch_request
 from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.protocol import NO_IDENTITY, Identity
@@ -822,13 +827,14 @@ def test_requests_give_ids_if_each_topic_has_one() -> None:
     offsets = dict.fromkeys((A, B), OffsetToCommit(5, "", -1))
     newest = OffsetCommitRequest.max_version
     assert commit_request("g", offsets, ids, member_id=FIRST.member_id).usable_max_version == newest
-    assert fetch_request("g", FIRST, offsets, ids).usable_max_version == newest
+    fetch = partial(fetch_request, "g", offsets, member_id=FIRST.member_id, member_epoch=5)
+    assert fetch(ids).usable_max_version == newest
     for unknown in (b"", bytes(16)):
         ids = TopicIds({A: b"t" * 16, B: unknown})
         assert (
             commit_request("g", offsets, ids, member_id=FIRST.member_id).usable_max_version < newest
         )
-        assert fetch_request("g", FIRST, offsets, ids).usable_max_version < newest
+        assert fetch(ids).usable_max_version < newest
 
 
 # --- Which topics these are ----------------------------------------------------------------------
