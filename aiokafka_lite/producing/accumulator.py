@@ -50,11 +50,7 @@ NO_HEADERS: Final[Headers] = ()
 
 
 class KnownTopic:
-    """A topic's partitions, and the choice for records without a key.
-
-    `every_queue` includes former partitions: their requests may be in flight, and the broker may
-    know the sequences if the log turns out to be the same.
-    """
+    """A topic's partitions. `every_queue` includes former ones, whose log may turn out the same."""
 
     def __init__(self, name: str, rng: random.Random) -> None:
         self.name = name

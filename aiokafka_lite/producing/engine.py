@@ -498,10 +498,7 @@ class BulkProducer:
         await self.stop()
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Send the buffered records, wait for acknowledgements and disconnect. Idempotent.
-
-        After `timeout` seconds the other records fail. None waits up to `delivery_timeout_ms`.
-        """
+        """Send buffered records, and wait up to a timeout, or `delivery_timeout_ms`. Idempotent."""
         await self._life.stop(timeout)
 
     def send_nowait(self, output: Output) -> bool:

@@ -113,16 +113,9 @@ class ProducerLease:
     ) -> dict[int, Exception]:
         """Write records and finish deliveries in one transaction, which any failure aborts.
 
-        If cancelled after EndTxn was sent, the outcome is unknown. Before, the transaction is
-        aborted in the background.
-
-        Returns:
-            The rejected records by their index, with the reasons. If any, the transaction is
-            aborted.
-
-        Raises:
-            KafkaError: The transaction is aborted, or `fatal_error` is set, and the outcome is
-                unknown.
+        If cancelled after EndTxn was sent, the outcome is unknown, as after a fatal error. Before,
+        the transaction is aborted in the background. Returns the rejected records by their index,
+        with the reasons; if any, the transaction is aborted. Raises the error of another failure.
         """
         self._raise_if_ended()
         await self._transactions.begin()

@@ -419,9 +419,7 @@ class Transactions:
     def commit_at_the_end(self, delivery: DeliveryInTransaction) -> None:
         """Add a delivery's offsets, which are committed at the end of the transaction.
 
-        Raises: as `require`, and
-            AutoCommitError: Auto-commit may commit the same records.
-            CommitFailedError: Partitions were revoked, so the transaction must be aborted.
+        Raises as `require`, AutoCommitError, and CommitFailedError if partitions were revoked.
         """
         transaction = self._taking()
         delivery.enlist(transaction)

@@ -136,10 +136,7 @@ class CursorSource(Protocol):
 
 
 class PreferredReplica(NamedTuple):
-    """The follower that a leader named to read from (KIP-392), until loop time `expires_at`.
-
-    It is dropped if leader or leader epoch change.
-    """
+    """A follower to read from (KIP-392), until a loop time, or another leader or leader epoch."""
 
     node_id: int
     leader: int
@@ -330,10 +327,7 @@ class Cursor:
     def start_at(
         self, offset: int, leader_epoch: int, validated_epoch: int, *, is_in_work: bool
     ) -> None:
-        """Set a position that was sought or found. The buffer must be empty.
-
-        `is_in_work`: Records of the latest read are being processed.
-        """
+        """Set a position. The buffer is empty; `is_in_work`: the latest records are in work."""
         if is_in_work:
             self.go_back_to(offset)
         else:
@@ -405,10 +399,7 @@ class Cursor:
         self._search(Search(self, Sought.VALIDATION))
 
     def await_committed(self) -> None:
-        """Drop the position for the committed offset; open records can no longer be finished.
-
-        Without one the search returns to the first returned record.
-        """
+        """Drop the position for the committed offset, or else the first returned record."""
         returned = self.handed_out
         first = self.position if returned is None else returned.first
         self._set_position(None)

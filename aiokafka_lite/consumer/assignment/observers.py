@@ -19,7 +19,7 @@ class Departure(NamedTuple):
 
 
 class Registrations:
-    """Observers that are removed together. See `Observers.collect`."""
+    """Observers that are removed together: those added to signals since `Observers.collect`."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[Signal[...], Callable[..., None]]] = []
@@ -31,11 +31,7 @@ class Registrations:
 
 
 class Signal(Generic[P]):
-    """One kind of change: a call notifies its observers, in the order in which they were added.
-
-    Args:
-        collected: Shared by the signals of one consumer. Its last element collects observers.
-    """
+    """One kind of change: a call notifies its observers, in the order in which they were added."""
 
     __slots__ = ("_collected", "observers")
 

@@ -27,12 +27,7 @@ from aiokafka_lite.errors import IllegalStateError
 
 
 class Progress:
-    """The returned and the finished records of one assigned partition.
-
-    Args:
-        ahead: Ranges finished before, in offset order.
-        ahead_epoch: The newest leader epoch that these may be of.
-    """
+    """The returned and finished records of one partition, and the ranges finished earlier."""
 
     def __init__(self, ahead: Iterable[Range] = (), ahead_epoch: int = NO_EPOCH) -> None:
         # In offset order, from the first that is not finished.
@@ -175,10 +170,7 @@ class Progress:
         self.ahead_epoch = leader_epoch
 
     def verify_ahead(self, epoch_end: int | None, leader_epoch: int) -> None:
-        """Keep the ranges ahead that a leader's log has.
-
-        `epoch_end` is where the newest known epoch ends in that log; None: it has none of it.
-        """
+        """Keep ranges ahead up to the end of the newest known epoch in a leader's log, if any."""
         if epoch_end is None:
             self.forget_ahead()
             return

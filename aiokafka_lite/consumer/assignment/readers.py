@@ -51,13 +51,7 @@ UNKNOWN: Final = Range(-1, -1)
 
 
 class Hand:
-    """The unfinished records of one task.
-
-    Attributes:
-        ranges: Returned offsets by partition.
-        iterates: By `async for`, which takes records without a look here.
-        is_awaited: A rebalance waits for them.
-    """
+    """The unfinished records of one task, by partition. `is_awaited`: rebalances wait for them."""
 
     def __init__(self, task: Task | None) -> None:
         self._task = task
@@ -65,7 +59,7 @@ class Hand:
         self.starter: Hand | None = None
         self.before: dict[Cursor, Range] = {}
         self.ranges: dict[Cursor, Range] = {}
-        self.iterates = False
+        self.iterates = False  # by `async for`, which takes records without a look here
         self.is_awaited = True
         # Whether the task has done anything since its latest read.
         self.has_gone_on = True

@@ -64,10 +64,7 @@ class Works:
         is_done: bool,
         moved: Collection[Cursor] = (),
     ) -> None:
-        """Count the records of `begin` as processed, or return them again.
-
-        Cursors that the application has `moved`, even to the same position, stay.
-        """
+        """Count the records of `begin` as processed, or, if not `moved`, return them again."""
         self.begun.remove(work)
         reads = self._reads
         for cursor, (first, end) in spans.items():

@@ -165,10 +165,7 @@ class _Line:
 
 
 class _Audience:
-    """Partitions with the same subscribers and, if racks matter, with replicas in the same racks.
-
-    Audiences of the same members have one line, because each line is informed of each loss.
-    """
+    """Partitions with the same subscribers and, if racks matter, the same racks of replicas."""
 
     def __init__(self, line: _Line, near_line: _Line | None, racks: Racks) -> None:
         self.members = line.members
@@ -320,10 +317,7 @@ class _Sharing:
                     del self._left[topic][number]
 
     def _in_order(self) -> Iterator[tuple[str, Iterable[tuple[int, _Audience]]]]:
-        """Yield unassigned partitions by topic: few subscribers first, then few near members.
-
-        Topics are sorted, not partitions: sorting very many would block all other threads.
-        """
+        """Yield unassigned partitions by topic: few subscribers first, then few near members."""
         ranked: dict[tuple[int, int, str], list[tuple[int, _Audience]]] = {}
         for topic, left in self._left.items():
             alike: dict[int, list[tuple[int, _Audience]]] = {}
@@ -336,10 +330,7 @@ class _Sharing:
 
     # --- Balance --------------------------------------------------------------------------
     def even_out(self) -> None:
-        """Move partitions from the members with the most, while that improves the balance.
-
-        Terminates: each move reduces the sum of the squares of all loads by 2 at least.
-        """
+        """Move partitions from the members with the most. Ends: the squares of loads decrease."""
         has_moved = True
         while has_moved:
             has_moved = False
@@ -395,10 +386,7 @@ class _Sharing:
 
     # --- Racks ----------------------------------------------------------------------------
     def bring_home(self) -> bool:
-        """Exchange partitions that are far from their owners, if more are near afterwards.
-
-        Loads stay, or are exchanged. Terminates: each step brings one more partition near.
-        """
+        """Exchange far partitions, with equal loads. Terminates: each step brings one more near."""
         has_moved = False
         offers: Offers = {}
         for member in self._order if self._do_racks_matter else ():

@@ -254,17 +254,9 @@ class Buffer:
     ) -> bool:
         """Wait for records, decode them, and let a sink take them; cancelled, it takes none.
 
-        `also_raise` raises errors of this kind of read.
-
-        Returns:
-            Whether the sink has taken records: not after the timeout, or if all wanted partitions
-            were revoked. A rebalance that reassigns them does not count.
-
-        Raises:
-            ConsumerStoppedError: The consumer is stopped.
-            IllegalStateError: A rebalance listener would wait forever, or `run` takes all records.
-            KafkaError: An error that is first in turn, or alone.
-            BaseException: The error that ended a background task.
+        Return whether it has taken some: not after the timeout, or if all wanted partitions were
+        revoked (a rebalance that reassigns them does not count). Raises the errors of `Gate.check`,
+        of `also_raise`, and of partitions, and IllegalStateError if reads would wait forever.
         """
         processing = self._reads.processing
         if processing is not None and not processing.takes(sink):

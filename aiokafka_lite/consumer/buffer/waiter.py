@@ -137,10 +137,7 @@ class Waiters:
                 waiter.set_result(None)
 
     def wake_others(self) -> RecordWaiter | None:
-        """Wake all reads but the one that can continue in the caller's callback; return that.
-
-        There is one at most: a steady read begins only if no other is in progress.
-        """
+        """Wake all reads but the steady one that can continue in the caller's callback, if any."""
         steady = None
         for waiter in self._wanted:
             if isinstance(waiter, RecordWaiter):

@@ -120,13 +120,7 @@ class Outputs:
 
 
 class Entry:
-    """The outputs of some records, written as a whole or not at all.
-
-    Attributes:
-        size: An upper bound of its bytes.
-        outcome: The future of a caller that waits for it.
-        is_alone: It needs a transaction of its own, because it may be the one that was refused.
-    """
+    """The outputs of some records, written as a whole or not at all."""
 
     __slots__ = ("is_alone", "jobs", "outcome", "outputs", "size")
 
@@ -139,7 +133,8 @@ class Entry:
         self.jobs = jobs
         self.outputs = outputs
         self.size = sum(output.size for output in outputs)
-        self.outcome = outcome
+        self.outcome = outcome  # of a caller that waits
+        # It needs a transaction of its own, because it may be the one that was refused.
         self.is_alone = False
 
     @property
@@ -252,11 +247,7 @@ class Outbox:
         self._came.set()
 
     async def deliver(self, job: Job, output: Output) -> None:
-        """Write a record in a transaction that finishes `job`, and wait for it.
-
-        If a new generation of the group refuses the offsets, another transaction writes the record.
-        The caller waits for that, too, so a rebalance waits for the caller.
-        """
+        """Write a record in transactions, until one finishes `job`: a rebalance waits for this."""
         self._scope.raise_if_failed()
         entry = Entry([job], [output], asyncio.get_running_loop().create_future())
         self.put(entry)
@@ -312,10 +303,7 @@ class Outbox:
                 self._waits_from[lane] = min(offset, self._waits_from.get(lane, offset))
 
     async def close(self) -> None:
-        """Finish the transaction in progress, unless that takes too long. Give the producer back.
-
-        A cancellation is raised after that transaction, so that its records are not handled again.
-        """
+        """Finish the transaction in progress, within a limit, and give the producer back."""
         self._is_closing = True
         try:
             if self._task is not None and self._is_holding:

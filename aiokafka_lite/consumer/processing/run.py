@@ -286,8 +286,7 @@ class Run(Processing):
     async def end(self, until: float, deadline: float = math.inf) -> None:
         """Begin no record, wait for handlers until a loop time, and cancel the rest.
 
-        A stop then waits for half the time until its deadline, and run() for LONGEST_END_S in all,
-        until cancelled handlers and transactions have ended. The caller's own handler goes on.
+        A stop then waits half its time for them, and run() LONGEST_END_S. The caller's goes on.
         """
         self._steps.is_finishing = True
         if self._feeder is not None:
