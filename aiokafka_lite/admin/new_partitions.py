@@ -1,7 +1,5 @@
 """aiokafka's module path for partitions to be created."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from aiokafka_lite._aiokafka import lend

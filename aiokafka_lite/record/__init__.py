@@ -1,7 +1,5 @@
 """aiokafka's module path for its producer's batches; ours are in records."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from aiokafka_lite._aiokafka import lend
