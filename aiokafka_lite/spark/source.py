@@ -106,7 +106,11 @@ class KafkaDataSource(DataSource, metaclass=_PickledWithBuild):
 
     @override
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse to write, as `writer`."""
+        """Refuse to write.
+
+        Raises:
+            OptionError: As `writer`.
+        """
         raise OptionError(_READS_ONLY)
 
     def _loaded(self) -> SourceOptions:
