@@ -34,6 +34,8 @@ from aiokafka_lite.errors import ForkedError
 from aiokafka_lite.records import Codec
 from aiokafka_lite.structs import RecordMetadata
 
+__all__ = ["BrokerThread"]
+
 T = TypeVar("T")
 P = ParamSpec("P")
 TargetT = TypeVar("TargetT")
