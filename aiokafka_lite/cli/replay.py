@@ -105,10 +105,6 @@ class _Letter(NamedTuple):
     dead: Record
     output: Output
 
-    @property
-    def offset(self) -> int:
-        return self.dead.offset
-
 
 def run(options: argparse.Namespace) -> int:
     if options.group is not None and options.start is not None:
@@ -254,7 +250,7 @@ class _Replay:
             self._written[letter.output.topic] += is_written
         is_all = all(acknowledged) and len(acknowledged) == len(letters)
         if not is_all:
-            read_to = letters[[*acknowledged, False].index(False)].offset
+            read_to = letters[[*acknowledged, False].index(False)].dead.offset
         if self.options.group is not None:
             await self._consumer.commit({tp: read_to})
         if isinstance(failure, asyncio.CancelledError):
@@ -271,7 +267,7 @@ class _Replay:
             return
         # The letters before the rejected one can be written.
         for letter in letters:
-            offsets = {tp: letter.offset + 1}
+            offsets = {tp: letter.dead.offset + 1}
             error = await self._try_to_write(offsets, [letter])
             if error is not None:
                 raise CommandError(

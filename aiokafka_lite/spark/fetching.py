@@ -40,7 +40,7 @@ from aiokafka_lite.errors import (
     UnsupportedVersionError,
     for_code,
 )
-from aiokafka_lite.protocol.fetch_template import FetchTemplate, PreparedFetch, TopicToFetch
+from aiokafka_lite.protocol.fetch_template import FetchTemplate, PreparedFetch
 from aiokafka_lite.protocol.messages.fetch import FetchResponse, PartitionData
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.records.record_set import end_offset
@@ -447,15 +447,18 @@ class Fetching:
             self._send(node, wanted)
 
     def _send(self, node: Node, wanted: list[RangeProgress]) -> None:
-        topics: dict[tuple[str, bytes], list[RangeProgress]] = {}
-        for progress in wanted:
-            topics.setdefault((progress.topic, progress.topic_id), []).append(progress)
+        topics: dict[tuple[str, bytes], list[tuple[int, int, int, int]]] = {}
+        for each in wanted:
+            limit_bytes = each.limit_bytes(self._partition_max_bytes)
+            topics.setdefault((each.topic, each.topic_id), []).append(
+                (each.partition, each.leader_epoch, each.position, limit_bytes)
+            )
         request = PreparedFetch(
             self._template,
             session_id=0,
             session_epoch=-1,
             max_bytes=self._max_bytes,
-            topics=[self._topic(name, topic_id, each) for (name, topic_id), each in topics.items()],
+            topics=[(name, topic_id, parts) for (name, topic_id), parts in topics.items()],
             rack_id=self._rack,
             max_wait_ms=self._max_wait_ms,
         )
@@ -475,17 +478,6 @@ class Fetching:
             partitions[progress.topic, progress.partition] = progress
             partitions[progress.topic_id, progress.partition] = progress
         self._in_flight.append(_Asked(node, connection, exchange, partitions))
-
-    def _topic(self, name: str, topic_id: bytes, wanted: list[RangeProgress]) -> TopicToFetch:
-        most = self._partition_max_bytes
-        return (
-            name,
-            topic_id,
-            [
-                (each.partition, each.leader_epoch, each.position, each.limit_bytes(most))
-                for each in wanted
-            ],
-        )
 
     # --- Answers ---------------------------------------------------------------------------
     def _receive(self) -> list[FetchedChunk]:

@@ -185,10 +185,6 @@ class Admission:
         self._clock = clock
         self._last_batch_at: float | None = None
 
-    @property
-    def is_unlimited(self) -> bool:
-        return self._max_offsets is None and self._min_offsets is None
-
     def admit(
         self,
         start: Offsets,
@@ -299,7 +295,7 @@ class MicroBatches:
         latest = self._planner.latest(start) if self._target is None else self._target
         self.newest = latest
         end = latest
-        if is_limited and not self._admission.is_unlimited:
+        if is_limited:
             may_wait = self._target is None
             end = self._admission.admit(start, latest, self._planner.earliest, may_wait=may_wait)
         if is_first:

@@ -6,7 +6,7 @@ The columns are those of Spark's own Kafka source. The Arrow schema must equal t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
@@ -64,7 +64,7 @@ def arrow_schema(fields: Sequence[StructField]) -> pa.Schema:
     """Return the schema of the batches for the fields of a schema of Spark's."""
     if not fields:
         raise KafkaConfigurationError(
-            f"the schema has no columns: choose among {_listed(column_names(include_headers=True))}"
+            f"the schema has no columns: choose among {', '.join(COLUMNS)}"
         )
     return pa.schema([_arrow_field(field) for field in fields])
 
@@ -92,9 +92,5 @@ def _no_such_column(name: str) -> str:
         return f"the schema's column {name} has the wrong case: rename it to {alike[0]}"
     return (
         f"the schema has a column {name}, which Kafka records do not have: choose among "
-        f"{_listed(COLUMNS)}, and parse the values after reading"
+        f"{', '.join(COLUMNS)}, and parse the values after reading"
     )
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)

@@ -76,16 +76,11 @@ def borrowed_cluster(options: SourceOptions) -> Iterator[BlockingCluster]:
         else:
             cluster.settle()
             kept.clusters.setdefault(key, []).append(cluster)
-            _close_oldest(kept)
-
-
-def _close_oldest(kept: _Kept) -> None:
-    while sum(map(len, kept.clusters.values())) > MOST_KEPT:
-        key = next(iter(kept.clusters))
-        clusters = kept.clusters[key]
-        clusters.pop(0).close()
-        if not clusters:
-            del kept.clusters[key]
+            while sum(map(len, kept.clusters.values())) > MOST_KEPT:
+                oldest, clusters = next(iter(kept.clusters.items()))
+                clusters.pop(0).close()
+                if not clusters:
+                    del kept.clusters[oldest]
 
 
 def new_cluster(options: SourceOptions) -> BlockingCluster:

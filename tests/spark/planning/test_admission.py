@@ -52,7 +52,6 @@ def admission(
 
 def test_all_is_taken_without_limits() -> None:
     unlimited = admission()
-    assert unlimited.is_unlimited
     assert unlimited.admit(offsets(0, 0), offsets(5, 900), no_new_partition) == offsets(5, 900)
 
 
