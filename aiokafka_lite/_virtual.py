@@ -60,7 +60,7 @@ def simulation_of(loop: asyncio.AbstractEventLoop | None) -> Simulation | None:
     return _simulations.get(loop) if _simulations and loop is not None else None
 
 
-def wall_clock(loop: asyncio.AbstractEventLoop) -> Callable[[], int]:
+def wall_clock(loop: asyncio.AbstractEventLoop | None) -> Callable[[], int]:
     """Return a function that returns the time of day on a loop, in nanoseconds."""
     simulation = simulation_of(loop)
     if simulation is None or loop is None:
@@ -70,11 +70,7 @@ def wall_clock(loop: asyncio.AbstractEventLoop) -> Callable[[], int]:
 
 def wall_ns() -> int:
     """Return the time of day where this is called, in nanoseconds."""
-    loop = _get_running_loop()
-    simulation = simulation_of(loop)
-    if simulation is None or loop is None:
-        return time.time_ns()
-    return simulation.start_ns + round(loop.time() * 1e9)
+    return wall_clock(_get_running_loop())()
 
 
 def wall_ms() -> int:

@@ -106,19 +106,6 @@ class _TLSConnection(HTTPSConnection, _Connection):
     """Calls `_Connection.connect` before the handshake."""
 
 
-class _Connecting:
-    """Creates the connection of a request, with its limit."""
-
-    def __init__(self, kind: type[_Connection], limit: _TimeLimit) -> None:
-        self._kind = kind
-        self._limit = limit
-
-    def __call__(self, host: str, /, **settings: Any) -> HTTPConnection:
-        connection = self._kind(host, **settings)
-        connection.limit = self._limit
-        return connection
-
-
 class _Opening(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
     """Opens connections that have a limit."""
 
@@ -126,13 +113,18 @@ class _Opening(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
         super().__init__()
         self._limit = limit
 
+    def _connection(self, kind: type[_Connection], host: str, **settings: Any) -> HTTPConnection:
+        connection = kind(host, **settings)
+        connection.limit = self._limit
+        return connection
+
     @override
     def http_open(self, req: urllib.request.Request) -> HTTPResponse:
-        return self.do_open(_Connecting(_Connection, self._limit), req)
+        return self.do_open(partial(self._connection, _Connection), req)
 
     @override
     def https_open(self, req: urllib.request.Request) -> HTTPResponse:
-        return self.do_open(_Connecting(_TLSConnection, self._limit), req)
+        return self.do_open(partial(self._connection, _TLSConnection), req)
 
 
 class _Kept(NamedTuple):
