@@ -192,11 +192,7 @@ class TopicCatalog:
         return frozenset(self._topics[name].topic_id for name in self._existing(names))
 
     def metadata_hash(self, names: Collection[str]) -> int:
-        """Return a signed 64-bit hash of the topics that exist, 0 without any.
-
-        Groups detect changes with it (KIP-1101). Kafka's hash is XXH3, but coordinators compare
-        only their own hashes.
-        """
+        """Return a signed 64-bit hash of the topics that exist, 0 without any (KIP-1101)."""
         hashed = []
         for name in sorted(self._existing(names)):
             topic = self._topics[name]
@@ -207,6 +203,7 @@ class TopicCatalog:
             hashed.append((name, topic.topic_id.hex(), racks))
         if not hashed:
             return 0
+        # Kafka's is XXH3, but coordinators compare only their own hashes.
         digest = hashlib.blake2b(ascii(hashed).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little", signed=True)
 

@@ -179,14 +179,11 @@ class Refusal:
         return asked == []
 
     def is_listed(self, request: Request[Response]) -> bool:
-        """Return whether the request lists all elements that its response has.
-
-        Null is for everything, and Metadata also returns brokers.
-        """
+        """Return whether the request lists all elements that its response has."""
         if self.is_whole:
             return True
         if isinstance(request, MetadataRequest):
-            return False
+            return False  # the response also lists brokers
         items: Sequence[object] = [request]
         for level in self._levels[1 : self._depth + 1]:
             lists = [getattr(item, level.asked_in or "", None) for item in items]

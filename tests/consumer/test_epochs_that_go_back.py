@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.broker.log.epochs import LeaderEpochs
+from aiokafka_lite.broker.log.storage import LeaderEpochs
 from aiokafka_lite.protocol.messages.offsets import OffsetCommitRequest
 from aiokafka_lite.structs import TopicPartition
 from tests.support import inside

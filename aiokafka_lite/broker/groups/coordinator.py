@@ -418,11 +418,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             yield
 
     def _expired(self, group: Group, now_ms: int, retention_ms: int) -> Iterator[TopicPartition]:
-        """Yield the partitions whose offsets expired (Kafka: OffsetMetadataManager, KIP-211).
-
-        Offsets of subscribed topics and of open transactions do not expire. Commits of old clients
-        may have their own expiry.
-        """
+        """Yield partitions with expired offsets (Kafka: OffsetMetadataManager, KIP-211)."""
         for topic, partitions in self.offsets.fetch_all(group.group_id).items():
             if group.is_subscribed_to(topic):
                 continue

@@ -13,7 +13,7 @@ from aiokafka_lite._compat import Buffer
 from aiokafka_lite.broker.cluster import ClusterNode
 from aiokafka_lite.broker.fetch_sessions import CachedPartition, FetchContext, FetchKey
 from aiokafka_lite.broker.handlers.base import Delayed, RequestContext, handler
-from aiokafka_lite.broker.log.epochs import UNDEFINED_EPOCH
+from aiokafka_lite.broker.log.storage import UNDEFINED_EPOCH
 from aiokafka_lite.broker.topics import NO_EPOCH, Partition, PartitionKey, ServingNode
 from aiokafka_lite.errors import (
     BrokerResponseError,

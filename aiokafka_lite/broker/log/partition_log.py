@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from aiokafka_lite._compat import Buffer, Never
-from aiokafka_lite.broker.log.epochs import LeaderEpochs, OffsetAndEpoch
 from aiokafka_lite.broker.log.producers import ProducerStates
 from aiokafka_lite.broker.log.segment import NO_TIMESTAMP, Segment
-from aiokafka_lite.broker.log.storage import LogState, LogStore
+from aiokafka_lite.broker.log.storage import LeaderEpochs, LogState, LogStore, OffsetAndEpoch
 from aiokafka_lite.errors import (
     CorruptRecordException,
     InvalidRecordError,
@@ -357,10 +356,7 @@ class PartitionLog:
             )
 
     def _locate(self, offset: int) -> tuple[int, int]:
-        """Return segment and row of the batch that has an offset, or of the next batch.
-
-        That is behind the last segment if no batch follows: the last one may be empty.
-        """
+        """Return segment and row of the batch that has an offset, or of the next one, if any."""
         for number in range(self._segment_row(offset), len(self.segments)):
             segment = self.segments[number]
             row, count = segment.index.row_of(offset), len(segment.index)

@@ -211,11 +211,7 @@ class InvalidCredentialsError(Exception):
 
 
 class SaslServer(Protocol):
-    """The broker's half of one exchange.
-
-    `evaluate` gets the client's tokens in turn. The client gets the message of a
-    `SaslAuthenticationFailed`, but not of an `InvalidCredentialsError` or a `KafkaProtocolError`.
-    """
+    """The broker's half of one exchange. `evaluate` gets the client's tokens in turn."""
 
     @property
     def is_slow(self) -> bool:

@@ -9,15 +9,10 @@ KIP-368)::
                                                         ↓    └───SaslHandshake────┤
                             FAILED ←─next request── BAD_MECHANISM ←──another's────┘
 
-| state | requests that are handled | other requests close the connection |
-|---|---|---|
-| HANDSHAKE_OR_VERSIONS | ApiVersions, SaslHandshake | at once |
-| HANDSHAKE | SaslHandshake | at once |
-| AUTHENTICATE | SaslAuthenticate, or bare tokens after SaslHandshake v0 | after a delay |
-| BAD_MECHANISM | – | after a delay |
-| COMPLETE | all; SaslHandshake begins a re-authentication | at once, after expiry |
-
-In AUTHENTICATE, ApiVersions and SaslHandshake get ILLEGAL_SASL_STATE first.
+COMPLETE handles all requests until the session expires, other states those in `HANDLED`. Another
+request closes the connection: after a delay in AUTHENTICATE and BAD_MECHANISM, otherwise at once.
+In AUTHENTICATE, ApiVersions and SaslHandshake get ILLEGAL_SASL_STATE first, and the tokens are bare
+after SaslHandshake v0.
 
 A session expires with its credential, and after `connections.max.reauth.ms`. A client whose session
 expires may authenticate again once a second.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiokafka_lite.broker.log.epochs import LeaderEpochs
+from aiokafka_lite.broker.log.storage import LeaderEpochs
 from tests.support.for_each import for_each
 
 ENTRIES = [(0, 0), (2, 3), (5, 7)]

@@ -339,13 +339,12 @@ class ClassicGroup:
     def retention_start_ms(self, committed: OffsetCommitValue) -> int | None:
         """Return the start of an unsubscribed offset's retention, None while it is kept.
 
-        In an empty group it is the loss of the last member. While a group rebalances, or if it is
-        of another protocol type, its offsets are kept (Kafka:
-        ClassicGroup.offsetExpirationCondition).
+        Kafka: ClassicGroup.offsetExpirationCondition.
         """
         is_stable = self.state is STABLE and self.is_consumer_group
         if self.protocol_type is None or is_stable:
             return committed.commit_timestamp
+        # An empty group has lost its last member. During a rebalance all offsets are kept.
         return self.state_since_ms if self.state is EMPTY else None
 
     # -- requests ------------------------------------------------------------------------------
