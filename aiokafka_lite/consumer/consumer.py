@@ -148,9 +148,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     All methods raise TypeError or ValueError for an invalid argument, WrongLoopError on another
     loop or thread, and ForkedError in a forked child. Reads and requests raise IllegalStateError
     before `start`. From `stop` on these, `seek`, `pause`, `resume` and incremental assignments
-    raise ConsumerStoppedError, as do calls that `stop` interrupts. Seeks, pauses and positions
-    raise IllegalStateError for a partition that is not assigned. Commits, and calls about the
-    group and its offsets, raise IllegalOperation without a group.
+    raise ConsumerStoppedError, as do calls that `stop` interrupts.
 
     Raises:
         RuntimeError: No event loop is running.
@@ -270,6 +268,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         Returns:
             The offsets that could not be committed.
+
+        Raises:
+            TypeError: An argument is invalid. The consumer is not stopped.
         """
         NUMBER.check("timeout", timeout)
         FLAG.check("leave", leave, or_none=True)
@@ -706,7 +707,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             TypeError: The handler is not a coroutine function with these arguments, or a key is not
                 hashable with order="key".
             IllegalStateError: `run` is already active, or the producer is not started.
-            IllegalOperation: With `transactions`: the producer has no transactional_id.
+            IllegalOperation: With `transactions`: the producer has no transactional_id, or the
+                consumer no group_id.
             KafkaError: A read failed, or a transaction failed permanently. It is raised after the
                 running handlers have returned, as is an error of a handler.
         """
@@ -870,7 +872,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         ) -> ConsumerRecord[KT, VT]: ...
 
     async def _next_record(self) -> Record:
-        """Wait for the next record. Too large ones are skipped, as in aiokafka, if none decides."""
+        """Wait for the next record, or raise StopAsyncIteration at the stop.
+
+        Too large records are skipped, as in aiokafka, unless on_bad_record is a callable.
+        """
         if _get_running_loop() is not self._loop:
             raise self._engine.owner.refusal()
         while True:
@@ -898,6 +903,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         of the latest read, and those that the seek skips, as finished only after the next read. A
         seek during a rebalance holds if this member gets the partition again, as do the other
         seeks.
+
+        Raises:
+            IllegalStateError: The partition is not assigned.
         """
         self._check_change()
         offset = check_offset(offset)
@@ -908,6 +916,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         Returns:
             False if the offsets were not found within request_timeout_ms. The lookup continues.
+
+        Raises:
+            IllegalStateError: A partition is not assigned.
         """
         return await self._reset(partitions, EARLIEST_TIMESTAMP)
 
@@ -942,6 +953,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         Returns:
             The committed offset of each partition, or None.
+
+        Raises:
+            IllegalStateError: A partition is not assigned.
+            IllegalOperation: The consumer has no group.
         """
         self._engine.owner.check()
         states = self._states(partitions)
@@ -973,7 +988,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         positions at one moment. A cancellation changes no position.
 
         Raises:
-            IllegalStateError: A partition was revoked during the call.
+            IllegalStateError: A partition is not assigned, or was revoked during the call.
             KafkaTimeoutError: Not all positions were found within request_timeout_ms.
             KafkaError: A position cannot be found.
         """
@@ -1012,8 +1027,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             offsets: For each partition the next offset to read, or a pair of it and metadata (str).
 
         Raises:
-            IllegalOperation: An open transaction contains records before a given offset, or has
-                sent offsets of its partition.
+            IllegalOperation: The consumer has no group. Or an open transaction contains records
+                before a given offset, or has sent offsets of its partition.
             IllegalStateError: A partition is not assigned, or the consumer has no subscription and
                 no assignment.
             CommitFailedError: The group has assigned the partitions to another member, or `stop`
@@ -1047,6 +1062,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         With them, the group rejects a transaction's offsets if this member has lost its partitions.
 
         Raises:
+            IllegalOperation: The consumer has no group.
             CommitFailedError: The group has removed this member.
             FencedInstanceIdError: Another consumer uses the group_instance_id.
         """
@@ -1059,7 +1075,11 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         These are all records returned so far, with ack_mode="explicit" those not acknowledged, and
         in a handler of `run` its own. The value belongs to the assignment in which they were
-        returned. While `run` is active, other callers get IllegalOperation.
+        returned.
+
+        Raises:
+            IllegalOperation: The consumer has no group, or `run` is active and the caller is not
+                one of its handlers.
         """
         self._engine.owner.check_now()
         self._engine.require_group()
@@ -1101,6 +1121,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         the offsets.
 
         Raises:
+            IllegalOperation: The consumer has no group.
             KafkaError: The coordinator rejected the request, or could not be reached in time.
         """
         self._engine.owner.check()
@@ -1121,13 +1142,16 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         A partition that a rebalance revokes and assigns again (an eager one does so with all) is no
         longer paused, as in Java: pause it in `on_partitions_assigned`. A pause that begins during
         the rebalance holds.
+
+        Raises:
+            IllegalStateError: A partition is not assigned.
         """
         self._check_change()
         for tp in check_partitions(partitions, NAMED_TUPLES):
             self._state.pause(self._state.partition(tp))
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Fetch and return records of the partitions again."""
+        """Fetch and return records of the partitions again. Raises as `pause` does."""
         self._check_change()
         for tp in check_partitions(partitions, NAMED_TUPLES):
             self._state.resume(self._state.partition(tp))

@@ -67,14 +67,9 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     producer is always idempotent (KIP-98): a retried record is written once, and the records of a
     partition are written in the order of the calls of `send`.
 
-    All methods raise TypeError or ValueError for an invalid argument, WrongLoopError on another
-    loop, and ForkedError in a forked child. Calls that send or use transactions raise
-    IllegalStateError before `start`, ProducerClosed after `stop`, and `fatal_error` once it is set.
-    Those of transactions raise IllegalOperation without a transactional_id, and, if they do not
-    begin one, without an open transaction.
-
     Raises:
         RuntimeError: No event loop is running.
+        ValueError, TypeError: An argument is wrong.
         InsecureConfigError: Credentials would leave this machine without TLS, or an ssl_context is
             unused, with brokers on other machines. On a trusted network set
             `allow_plaintext_credentials`.
@@ -165,7 +160,8 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             ClusterAuthorizationFailedError: The client may not produce idempotently.
             KafkaTimeoutError: No broker assigned a producer id within `request_timeout_ms`.
             ProducerClosed: The producer was stopped.
-            IllegalStateError: The producer was started before.
+            IllegalStateError: The producer was started before, belongs to another event loop
+                (WrongLoopError) or to another process (ForkedError).
         """
         self._owner.check()
         if self._life.is_stopping:
@@ -182,6 +178,10 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
 
         Args:
             timeout: Seconds to wait for acknowledgements. None waits up to `delivery_timeout_ms`.
+
+        Raises:
+            TypeError: The timeout is no number.
+            WrongLoopError, ForkedError: The producer belongs to another event loop or process.
         """
         self._owner.check()
         NUMBER.check("timeout", timeout, or_none=True)
@@ -245,6 +245,9 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             KafkaTimeoutError: `buffer_memory` stays used up for `request_timeout_ms`.
             MessageSizeTooLargeError: The record is larger than `max_request_size`.
             TopicAuthorizationFailedError, InvalidTopicError: The topic cannot be written to.
+            TypeError, ValueError: An argument is wrong.
+            ProducerClosed, IllegalStateError: The producer is stopped, or not started.
+            KafkaError: `fatal_error` of the producer.
         """
         accumulator = self._life.accumulator
         if accumulator is None or _get_running_loop() is not self._loop:
@@ -361,9 +364,13 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     async def flush(self) -> None:
         """Send all batches at once, and wait until each record is acknowledged or fails.
 
-        Only records sent before the call count. Their futures raise their errors, `flush` raises
-        only `fatal_error`. Cancelling it has no effect on the records. Before `start` and after
-        `stop` it returns at once.
+        Only records sent before the call count. Their futures raise their errors, `flush` does not.
+        Cancelling it has no effect on the records. Before `start` and after `stop` it returns at
+        once.
+
+        Raises:
+            KafkaError: `fatal_error` of the producer.
+            WrongLoopError, ForkedError: The producer belongs to another event loop or process.
         """
         self._owner.check()
         if (engine := self._life.parts) is not None:
@@ -403,7 +410,9 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         """Begin a transaction, after the previous one has ended.
 
         Raises:
+            IllegalOperation: The producer has no transactional_id.
             IllegalStateError: A transaction is open already.
+            KafkaError: `fatal_error` of the producer.
         """
         await self._begin()
 
@@ -420,6 +429,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         waits up to `delivery_timeout_ms` for the outcome and then raises the cancellation.
 
         Raises:
+            IllegalOperation: No transaction is open, or the producer has no transactional_id.
             TransactionAbortableError: A record was not written, or an offset not committed. The
                 error's cause is the reason. Abort the transaction, and begin another one.
             CommitFailedError: The group has assigned the partitions of these offsets to another
@@ -428,6 +438,7 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
                 transaction took longer than `transaction_timeout_ms`. It is a `fatal_error`.
             KafkaTimeoutError: The coordinator did not respond in time, so the outcome is unknown.
                 It is a `fatal_error`.
+            KafkaError: `fatal_error` of the producer.
         """
         transactions = self._transactions()
         task = transactions.begin_commit()
@@ -444,9 +455,11 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         A cancelled abort continues, and the next `begin_transaction` waits for it.
 
         Raises:
+            IllegalOperation: No transaction is open, or the producer has no transactional_id.
             ProducerFencedError: As in `commit_transaction`. The transaction is aborted anyway.
             KafkaTimeoutError: The coordinator did not respond in time. It aborts the transaction
                 after `transaction_timeout_ms`. The error is a `fatal_error`.
+            KafkaError: `fatal_error` of the producer.
         """
         transactions = self._transactions()
         self._raise_outcome(await transactions.outcome(transactions.begin_abort()))
@@ -467,11 +480,13 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
                 reject the offsets of a member that has lost the partitions (KIP-447).
 
         Raises:
+            IllegalOperation: No transaction is open, or the producer has no transactional_id.
             AutoCommitError: The consumer's auto-commit may commit the same records, even if the
                 transaction is aborted. No offset is sent.
             CommitFailedError: The group has assigned the partitions to another member, or a topic
                 was deleted.
             KafkaError: The group's coordinator rejects the offsets, or is not reached in time.
+            ValueError, TypeError: `offsets` has another shape, or the group id is missing.
         """
         transactions = self._transactions()
         if not transactions.takes_records:
@@ -511,11 +526,11 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     def lend(self, borrower: str) -> ProducerLease:
         """Reserve the transactions for one caller, such as `consumer.run`, until `release`.
 
-        Other callers get an error with the text `borrower`.
+        `borrower` is the text of the error that other callers get.
 
         Raises:
-            IllegalOperation: The producer is lent already.
-            IllegalStateError: A transaction is open.
+            IllegalOperation: The producer has no transactional_id, or is lent already.
+            IllegalStateError: The producer is not started, or a transaction is open.
         """
         transactions = self._transactions()
         if transactions.is_open:
@@ -534,7 +549,10 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
     async def _leave_transaction(
         self, transaction: ProducerTransaction | None, exc: BaseException | None
     ) -> None:
-        """End a transaction at the end of its block, unless the block has ended it."""
+        """End a transaction at the end of its block, unless the block has ended it.
+
+        A `fatal_error` of the producer replaces its consequence, the error of the block.
+        """
         engine = self._life.parts
         transactions = None if engine is None else engine.transactions
         if transactions is not None and transactions.current is not transaction:
@@ -557,7 +575,10 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
             raise own_copy(fatal) from error
 
     async def _abort_quietly(self) -> None:
-        """Abort in the background, and wait up to `request_timeout_ms`. Errors are only logged."""
+        """Abort the open transaction and wait up to `request_timeout_ms`. Errors are only logged.
+
+        The abort continues after the timeout and after a cancellation.
+        """
         engine = self._life.parts
         transactions = None if engine is None else engine.transactions
         if transactions is None or not transactions.is_open:
@@ -617,7 +638,12 @@ class TransactionBlock(Generic[SentKT, SentVT]):
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
     ) -> asyncio.Future[RecordMetadata]:
-        """Send a record as `AIOKafkaProducer.send`, unless the transaction has ended."""
+        """Send a record in this transaction. See `AIOKafkaProducer.send`.
+
+        Raises:
+            IllegalOperation: The transaction has ended. The record is not sent, even if another
+                transaction is open.
+        """
         self._producer._transactions().require(self._transaction)
         return await self._producer.send(topic, value, key, partition, timestamp_ms, headers)
 
@@ -661,10 +687,11 @@ class TransactionBlock(Generic[SentKT, SentVT]):
             BatchRevokedError, CommitFailedError: A rebalance has revoked partitions of these
                 records. The transaction has to be aborted.
             TransactionAbortableError: The transaction has to be aborted.
-            IllegalOperation: The consumer has no group.
+            IllegalOperation: No transaction is open, or the consumer has no group.
             AutoCommitError: The consumer's auto-commit may commit the same records, even if the
                 transaction is aborted. Their offsets are not committed.
             IllegalStateError: The consumer already returns the records of the batch again.
+            ValueError, TypeError: A dict has another shape, or the group is missing.
         """
         self._producer._commit_offsets_at_the_end(self._transaction, source, group)
 
