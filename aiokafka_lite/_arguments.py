@@ -104,7 +104,7 @@ def _kind_of(annotation: str, more: Mapping[str, Kind]) -> tuple[Kind, bool] | N
 def checks_arguments(
     kinds: Mapping[str, Kind] = MappingProxyType({}), *, unchecked: Collection[str] = ()
 ) -> Callable[[ClassT], ClassT]:
-    """Let a class's constructor and public methods check arguments, but not the `unchecked`."""
+    """Let a class's constructor and public methods check arguments, except the `unchecked`."""
 
     def decorate(cls: ClassT) -> ClassT:
         for name, function in tuple(vars(cls).items()):

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 class Forkable(Protocol):
     def note_fork(self) -> None:
-        """Called in a child first. Does no I/O: sockets may be the parent's. Set state first."""
+        """Called in a child before other code. Does no I/O: sockets may be the parent's."""
 
 
 _members: Final[weakref.WeakSet[Forkable]] = weakref.WeakSet()

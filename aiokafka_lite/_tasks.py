@@ -243,7 +243,7 @@ class TaskScope:
             end_unfinished(task)
 
     async def close(self) -> None:
-        """Cancel every task except the current one, and wait until all have ended."""
+        """Cancel all tasks but the current one, and await them, unless the caller is cancelled."""
         self._is_closed = True
         while others := self._others():
             for task in others:

@@ -220,7 +220,7 @@ class Pool:
     def send_nowait(
         self, node_id: int, request: Request[Response], lane: Lane = Lane.FETCH
     ) -> bool:
-        """Send a request unless it waits behind a long poll or join. Ignore the response."""
+        """Send a request without a wait, and ignore the response. Return whether it was sent."""
         for each in (lane, Lane.GENERAL):
             connection = self.usable(node_id, each)
             if (
