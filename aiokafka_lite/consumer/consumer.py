@@ -739,12 +739,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             breaker=breaker_of(breaker),
         )
         _ = self._engine.running
-        run = Run(
-            self._engine.core,
-            handler,
-            settings,
-            self._engine,
-        )
+        run = Run(self._engine.core, handler, settings, self._engine.deliver)
         outbox = None if transactions is None else self._new_outbox(transactions, run)
         async with AsyncExitStack() as stack:
             # Records whose dead letters are written at the end are still finished.

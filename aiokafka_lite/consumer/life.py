@@ -103,7 +103,7 @@ class Engine(Life["Running"]):
         # Imported where it is used: most consumers have no use for it.
         from aiokafka_lite.consumer.processing.acks import Acks
 
-        acks = Acks(core, DEFAULT_MAX_UNCOMMITTED, self)
+        acks = Acks(core, DEFAULT_MAX_UNCOMMITTED, self.deliver)
         return acks.ready, acks
 
     # --- Deliveries -----------------------------------------------------------------------

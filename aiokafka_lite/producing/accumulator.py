@@ -387,7 +387,7 @@ class Accumulator:
     async def in_turn(
         self, append: Callable[[], asyncio.Future[RecordMetadata] | None], deadline: float
     ) -> asyncio.Future[RecordMetadata]:
-        """Append a record once there is memory, in the order of calls, or at last time out."""
+        """Append a record when there is memory, in the order of calls, or raise a timeout."""
         # It keeps its place until the end.
         place = [self._loop.create_future()]
         if self._linger_s and not self._room:

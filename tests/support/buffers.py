@@ -94,7 +94,7 @@ class Buffers:
         self.ready = ReadyRecords(self.state.core(buffer=self.buffer))
         self.gets = Gets(self.state.core(buffer=self.buffer), self.ready)
         if ack_mode == "explicit":
-            acks = Acks(self.state.core(buffer=self.buffer), max_uncommitted, NoTransactions())
+            acks = Acks(self.state.core(buffer=self.buffer), max_uncommitted, no_transactions)
             self.gets, self.ready = acks, acks.ready
         self.state.assign_from_user(assigned or (A,))
         for tp in self.state.assignment:
@@ -146,6 +146,5 @@ class Buffers:
         return {tp: [record.offset for record in batch] for tp, batch in found.items()}
 
 
-class NoTransactions:
-    def deliver(self, delivery: object) -> NoReturn:
-        raise AssertionError("a buffer alone knows no group")
+def no_transactions(delivery: object) -> NoReturn:
+    raise AssertionError("a buffer alone knows no group")

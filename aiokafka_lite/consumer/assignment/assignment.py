@@ -206,7 +206,7 @@ class Assignment:
             self._reads.settle_progress(partition)
 
     def request_reset(self, partition: Cursor, timestamp: int, *, reason: str = "") -> None:
-        """Look up a position by ListOffsets, for a reason to report, or for the application."""
+        """Look up a position by ListOffsets. A `reason` is reported; "": the application asked."""
         with self._without_records(partition):
             if reason and partition.search is not None and partition.search.is_first:
                 partition.forget_undecided()

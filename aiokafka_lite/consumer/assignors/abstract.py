@@ -250,7 +250,7 @@ def racks_of_partitions(
 
 
 def do_racks_matter(of_members: Iterable[str | None], of_partitions: Iterable[Racks]) -> bool:
-    """Whether members are in racks with replicas, of which some lack a partition (KIP-881)."""
+    """Whether racks can affect an assignment (KIP-881)."""
     named = {rack for rack in of_members if rack is not None}
     different = set(of_partitions)
     every = NOWHERE.union(*different)

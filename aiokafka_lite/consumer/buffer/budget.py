@@ -80,7 +80,7 @@ class ByteBudget:
         return self.used_bytes + self.limit_bytes - self.room_bytes
 
     def quota_bytes(self) -> int:
-        """The limit of one response: a source may have two, and others must not starve."""
+        """The limit of one response, so that every source can have two responses."""
         return max(
             1, (self.room_bytes - self._kept_free_bytes()) // (2 * max(1, self.source_count))
         )

@@ -137,7 +137,7 @@ class Waiters:
                 waiter.set_result(None)
 
     def wake_others(self) -> RecordWaiter | None:
-        """Wake all reads but the steady one that can continue in the caller's callback, if any."""
+        """Wake all reads, but return a steady one: it can continue in the caller's callback."""
         steady = None
         for waiter in self._wanted:
             if isinstance(waiter, RecordWaiter):

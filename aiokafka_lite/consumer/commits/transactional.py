@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Protocol
+from typing import TypeAlias
 
 from aiokafka_lite._transaction import BegunTransaction, DecidedOffsets
 from aiokafka_lite.client.offset_commits import OffsetToCommit
@@ -52,6 +52,9 @@ class HeldGroup(ConsumerGroupMetadata):
 
     def __reduce__(self) -> tuple[type[ConsumerGroupMetadata], tuple[object, ...]]:
         return ConsumerGroupMetadata, tuple(self)
+
+
+Deliver: TypeAlias = "Callable[[DeliveredRecords], DeliveryToCommit]"
 
 
 class OffsetsInTransaction:
@@ -250,10 +253,6 @@ class OffsetsInTransaction:
         )
         for cursor in seeks:
             self.commits.overtake(cursor, None)
-
-
-class Deliverer(Protocol):
-    def deliver(self, delivery: DeliveredRecords) -> DeliveryToCommit: ...
 
 
 class _OfConsumer(ABC):

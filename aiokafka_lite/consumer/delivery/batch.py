@@ -30,7 +30,7 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.commits.transactional import DeliveryToCommit
+    from aiokafka_lite.consumer.commits.transactional import Deliver, DeliveryToCommit
     from aiokafka_lite.structs import ConsumerRecord
 
 
@@ -275,7 +275,6 @@ class OpenBatch(Block):
 
 
 Commit = Callable[[Mapping[TopicPartition, int] | None], Awaitable[None]]
-Deliver = Callable[[DeliveredRecords], "DeliveryToCommit"]
 
 
 class Revoking:

@@ -101,7 +101,7 @@ class LeaderRequests(Generic[WishT, QuestionT, AnswerT]):
         self._failures: dict[WishT, Failure] = {}
 
     def advance(self, wanted: Mapping[WishT, tuple[TopicPartition, QuestionT]]) -> float | None:
-        """Send the requests for all wishes that are possible. Return the end of a back-off."""
+        """Send the requests that are possible now. Return when the next back-off ends, if any."""
         now = self._loop.time()
         self._failures = {w: failure for w, failure in self._failures.items() if w in wanted}
         asked: dict[int, dict[WishT, tuple[TopicPartition, QuestionT, Leader]]] = {}

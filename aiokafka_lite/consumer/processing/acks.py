@@ -36,7 +36,7 @@ from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.chunk import Record
-    from aiokafka_lite.consumer.commits.transactional import Deliverer, DeliveryToCommit
+    from aiokafka_lite.consumer.commits.transactional import Deliver, DeliveryToCommit
 
 # Of a record that is refused again without a delay, as in `Retry`.
 FIRST_DELAY_S: Final = 0.1
@@ -225,12 +225,12 @@ class Acks(Gets, Processing):
     is_always_asking: Final = False
     is_paused: Final = False
 
-    def __init__(self, core: Core, max_uncommitted: int, deliverer: Deliverer) -> None:
+    def __init__(self, core: Core, max_uncommitted: int, deliver: Deliver) -> None:
         self.ready = AckedRecords(core, self)
         super().__init__(core, self.ready)
         self._works, self._observers = core.works, core.observers
         self._most = max_uncommitted
-        self._deliverer = deliverer
+        self._deliver = deliver
         self._refusals = Refusals(core.buffer, core.rng)
         # The stop waits for acknowledgements.
         self._is_wanted = False
@@ -436,7 +436,7 @@ class Acks(Gets, Processing):
                 yield holder
 
     def deliver(self, receipt: RecordReceipt) -> DeliveryToCommit:
-        return self._deliverer.deliver(DeliveredRecords(receipts=[receipt]))
+        return self._deliver(DeliveredRecords(receipts=[receipt]))
 
     def receipts(self) -> list[RecordReceipt]:
         cursors = self._state.assignment.values()

@@ -70,7 +70,7 @@ except ModuleNotFoundError:  # the extension is not built: the same in plain Pyt
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.buffer.chunk import Record
-    from aiokafka_lite.consumer.commits.transactional import Deliverer, DeliveryToCommit
+    from aiokafka_lite.consumer.commits.transactional import Deliver, DeliveryToCommit
     from aiokafka_lite.producing.batch import Output
 
 log = logging.getLogger(__name__)
@@ -126,10 +126,10 @@ class Run(Processing):
         core: Core,
         handler: Callable[..., Awaitable[Any]],
         handling: Handling,
-        deliverer: Deliverer,
+        deliver: Deliver,
     ) -> None:
         self.hold_s = core.config.handler_hold_s
-        self._deliverer = deliverer
+        self._deliver = deliver
         self._state, self._works, self._buffer = core.state, core.works, core.buffer
         self._gate, self._observers, self._rng = core.gate, core.observers, core.rng
         self._handler = handler
@@ -284,9 +284,10 @@ class Run(Processing):
         self._state.skip_to(cursor, next_offset)
 
     async def end(self, until: float, deadline: float = math.inf) -> None:
-        """Begin no record, wait for handlers until a loop time, and cancel the rest.
+        """Begin no record, wait for handlers until a loop time, and cancel the others.
 
-        A stop then waits half its time for them, and run() LONGEST_END_S. The caller's goes on.
+        A stop then waits for half of its rest, and run() for LONGEST_END_S. The caller's own
+        handler continues.
         """
         self._steps.is_finishing = True
         if self._feeder is not None:
@@ -745,7 +746,7 @@ class Run(Processing):
         tp = TopicPartition(record.topic, record.partition)
         for job in self._running:
             if job.record is record:
-                return self._deliverer.deliver(DeliveredRecords(receipts=[JobReceipt(self, job)]))
+                return self._deliver(DeliveredRecords(receipts=[JobReceipt(self, job)]))
         raise IllegalOperation(
             f"the record at offset {record.offset} of {tp.topic}/{tp.partition} is not being "
             "processed by a handler of this run()"

@@ -23,7 +23,7 @@ from aiokafka_lite.consumer.processing.lanes import Order
 from aiokafka_lite.consumer.processing.run import SLICE_S, Run
 from aiokafka_lite.processing import Retry
 from tests.consumer.processing.acking import Record
-from tests.support.buffers import A, Buffers, NoTransactions, batch
+from tests.support.buffers import A, Buffers, batch, no_transactions
 from tests.support.virtual_time import VirtualTimeLoop
 from tests.support.waiting import until
 
@@ -118,7 +118,7 @@ class Course:
             ),
             self.handle,
             self.handling,
-            NoTransactions(),
+            no_transactions,
         )
         with run.opened():
             task = asyncio.ensure_future(run.run())

@@ -17,7 +17,7 @@ from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.run import Run
 from aiokafka_lite.processing import Retry
 from tests.consumer.processing.acking import Record
-from tests.support.buffers import A, Buffers, NoTransactions, batch
+from tests.support.buffers import A, Buffers, batch, no_transactions
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.virtual_time
@@ -57,7 +57,7 @@ async def handle_all(
         buffers.state.core(ConsumerConfig(rebalance_hold_ms=5_000), buffer=buffers.buffer),
         handle,
         handling,
-        NoTransactions(),
+        no_transactions,
     )
     with run.opened():
         task = asyncio.ensure_future(run.run())

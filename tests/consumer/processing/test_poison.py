@@ -24,7 +24,7 @@ from aiokafka_lite.events import CircuitClosed, CircuitOpened, RecordDead
 from aiokafka_lite.processing import CircuitBreaker, Retry
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.processing.acking import Record
-from tests.support.buffers import A, B, Buffers, NoTransactions, batch
+from tests.support.buffers import A, B, Buffers, batch, no_transactions
 from tests.support.events import events_so_far
 from tests.support.waiting import until
 
@@ -87,7 +87,7 @@ class Case:
             ),
             self._handle,
             handling,
-            NoTransactions(),
+            no_transactions,
         )
 
     @property

@@ -20,7 +20,7 @@ from aiokafka_lite.consumer.processing.run import JobReceipt, Run
 from aiokafka_lite.errors import ConsumerStoppedError
 from aiokafka_lite.processing import CircuitBreaker, Retry
 from aiokafka_lite.structs import TopicPartition
-from tests.support.buffers import A, B, Buffers, NoTransactions, batch
+from tests.support.buffers import A, B, Buffers, batch, no_transactions
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.virtual_time
@@ -52,7 +52,7 @@ class Case:
             ),
             self._handle,
             Handling(**arguments),
-            NoTransactions(),
+            no_transactions,
         )
 
     async def _handle(self, given: Any, _: object = None) -> None:

@@ -16,7 +16,7 @@ from aiokafka_lite.consumer.processing.handling import Handling
 from aiokafka_lite.consumer.processing.run import SLICE_S, Run
 from aiokafka_lite.processing import Retry
 from tests.consumer.processing.acking import Record
-from tests.support.buffers import A, Buffers, NoTransactions, batch
+from tests.support.buffers import A, Buffers, batch, no_transactions
 from tests.support.virtual_time import VirtualTimeLoop
 from tests.support.waiting import until
 
@@ -52,7 +52,7 @@ def run_of(
         buffers.state.core(ConsumerConfig(rebalance_hold_ms=5_000), buffer=buffers.buffer),
         handle,
         handling,
-        NoTransactions(),
+        no_transactions,
     )
 
 
