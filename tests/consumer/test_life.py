@@ -230,7 +230,7 @@ async def test_the_loop_and_the_tasks_are_watched(broker: Broker) -> None:
     made = consumer_of(broker)
     events = made.events()
     async with made:
-        loop.pass_time(1.0)
+        loop.pass_time(1.1)
         inside.supervise(made, "positions", fail_once, name="flaky", first_delay_s=0.01)
         await asyncio.sleep(1.0)
     seen = [event async for event in events]

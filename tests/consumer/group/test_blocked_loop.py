@@ -191,7 +191,7 @@ async def check_a_block_that_costs_the_membership(
     blocks = []
     lost = []
     for event in events_so_far(events):
-        blocks += [event] if isinstance(event, LoopBlocked) and event.blocked_s > 0.5 else []
+        blocks += [event] if isinstance(event, LoopBlocked) and event.blocked_s > 0.3 else []
         lost += [event] if isinstance(event, Lost) else []
     assert [event.partitions for event in lost] == [both]
     assert "the event loop was blocked for" in lost[0].reason
