@@ -261,8 +261,8 @@ def confirmed_and_not_committed() -> Story:
     return Story().add(5.8, Kind.CONFIRMED, "a", offset=2)
 
 
-def letter_twice() -> Story:
-    story = Story("letters in transactions", faults=(RESET,))
+def letter_twice(way: str = "letters in transactions") -> Story:
+    story = Story(way, faults=(RESET,))
     story.facts.dead += [value(9), value(9)]
     return story
 
@@ -378,6 +378,18 @@ def test_error_of_a_batch_does_not_end_its_member() -> None:
     assert "two owners" in story.add(40.0, Kind.ASSIGNED, "b").without(Kind.STOPPED).broken_by(
         rules.one_member_owns_a_partition
     )
+
+
+def test_cancelled_run_may_repeat_a_letter_outside_transactions() -> None:
+    for way, habit, is_broken in (
+        ("dead letters", "", True),
+        ("dead letters", "times out", False),
+        ("letters in transactions", "times out", True),
+    ):
+        story = letter_twice(way)
+        story.plan = dataclasses.replace(story.plan, habit=habit, faults=())
+        found = story.broken_by(rules.failed_records_are_dead_letters)
+        assert found.count("repeated letter") == is_broken
 
 
 def test_partition_may_wait_after_an_outage() -> None:
