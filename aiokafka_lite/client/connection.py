@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from aiokafka_lite._compat import override, timeout
 from aiokafka_lite._forks import leave_to_parent, notify_of_forks
-from aiokafka_lite._sockets import real_socket
+from aiokafka_lite._sockets import discard_unacknowledged, real_socket
 from aiokafka_lite._tasks import Event
 from aiokafka_lite._threads import resolve
 from aiokafka_lite._virtual import simulation_of
@@ -279,7 +279,12 @@ class Connection(Wired, Channel, asyncio.BufferedProtocol):
         self._fail(KafkaConnectionError(f"the connection to {self.peer} was closed by this client"))
 
     def give_up(self, error: KafkaError) -> None:
-        """Close now, because the peer is silent; waiters get the error. Idempotent."""
+        """Close now, because the peer is silent; waiters get the error. Idempotent.
+
+        An unanswered commit must not arrive after a later one.
+        """
+        if self._transport is not None and self.wire.error is None:
+            discard_unacknowledged(self._transport)
         self._fail(error)
 
     def hang_up(self) -> None:
@@ -391,7 +396,7 @@ class Connection(Wired, Channel, asyncio.BufferedProtocol):
         try:
             next_deadline = self.wire.expire()
         except KafkaConnectionError as error:
-            self._fail(error)
+            self.give_up(error)
             return
         if next_deadline < math.inf:
             self._set_timer(next_deadline)

@@ -25,6 +25,7 @@ import hashlib
 import inspect
 import random
 import signal
+import socket
 import sys
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
@@ -167,10 +168,37 @@ def _choice(order: Order, seed: int) -> Choose:
     return lambda ready: int(draw() * len(ready))
 
 
+class _Socket(_transports._SimSocket):
+    """A socket with the option SO_LINGER, which clients set for no time only."""
+
+    def setsockopt(self, *args: Any) -> None:
+        if args[1] == socket.SO_LINGER:
+            self._transport.lingers = False
+
+
 class Transport(_transports._SimStreamTransport):
     """A transport that treats the time after `close` as asyncio's own does."""
 
     _out_seq: int
+    _closed: bool
+    _extra_socket: Any
+    lingers = True
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == "socket" and self._extra_socket is None and not self._closed:
+            self._extra_socket = _Socket(self)
+        return super().get_extra_info(name, default)
+
+    def _force_close(self, exc: Exception | None) -> None:
+        if self.lingers or self._closed:
+            super()._force_close(exc)
+            return
+        self._closing = True
+        net, (host, port) = self._net, self._local
+        sender = self._conn, host, port
+        net._held = [p for p in net._held if (p.conn, p.src, p.src_port) != sender]
+        net._reset_later(host, self._remote[0], self._conn, self._remote)
+        net._loop.call_soon(self._finish, exc)
 
     def write(self, data: Any) -> None:
         if self._closing:

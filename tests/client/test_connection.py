@@ -554,10 +554,14 @@ async def test_connection_that_is_given_up_tells_why(
 ) -> None:
     broker.scripts[MetadataRequest] = lambda _: Do.NOTHING
     exchange = connection.send(ask_topic("a"), timeout_s=TIMEOUT_S)
+    await broker.until_asked(MetadataRequest)
+    peer = broker.connections[0]
     connection.give_up(KafkaConnectionError("no sign of life"))
     with pytest.raises(KafkaConnectionError, match="no sign of life"):
         await exchange
     assert "no sign of life" in str(connection.closed.result())
+    # The kernel sends nothing again, so that no request arrives after a later one.
+    await broker.until(lambda: isinstance(peer.lost_by, ConnectionResetError))
 
 
 async def test_closed_connection_is_kept_by_no_timer(broker: ScriptedBroker) -> None:

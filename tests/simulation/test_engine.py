@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aiokafka_lite._sockets import discard_unacknowledged
+
 if TYPE_CHECKING:
     from aiokafka_lite.simulation.engine import Loop
 
@@ -138,9 +140,30 @@ def test_cut_link_holds_what_is_sent_one_way() -> None:
         await asyncio.sleep(5)
         assert not pair.got
         assert pair.ends == ["c: end"]
+        writer.transport.abort()
         loop.net.heal(links)
         await asyncio.sleep(1)
         assert pair.got == [b"1"]
+
+    run(course)
+
+
+def test_what_is_discarded_by_the_end_of_a_connection_does_not_arrive() -> None:
+    async def course(loop: Loop, pair: Pair) -> None:
+        writer = await pair.open()
+        writer.write(b"1")
+        await asyncio.sleep(1)
+        links = loop.net.cut(["c"], ["b"])
+        writer.write(b"2")
+        discard_unacknowledged(writer.transport)
+        writer.transport.abort()
+        await asyncio.sleep(1)
+        loop.net.heal(links)
+        await asyncio.sleep(1)
+        pair.writers[0].write(b"3")
+        await asyncio.sleep(1)
+        assert pair.got == [b"1"]
+        assert "b: reset" in pair.ends
 
     run(course)
 

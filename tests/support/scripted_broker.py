@@ -64,6 +64,7 @@ class ServerConnection(asyncio.Protocol):
         self._broker = broker
         self._unparsed = bytearray()
         self.is_closed = False
+        self.lost_by: Exception | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
@@ -103,7 +104,7 @@ class ServerConnection(asyncio.Protocol):
                 self.transport.write(asked.encode(response))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.is_closed = True
+        self.is_closed, self.lost_by = True, exc
         self._broker.changed()
 
 
