@@ -49,7 +49,7 @@ class Listener(ConsumerRebalanceListener):
         member = self._member
         member.history.note_partitions(kind, member.name, tps)
         for tp in tps:
-            member.handled_to.pop(tp, None)
+            member.forget(tp)
 
     async def _act(self) -> None:
         member = self._member

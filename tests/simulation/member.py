@@ -72,6 +72,8 @@ class Member(Process):
         self.consumer: Consumer | None = None
         self.rng = random.Random(f"{plan.seed}:{name}:habit")
         self.handled_to: dict[TopicPartition, int] = {}
+        # The offsets that the present assignment has returned, and that are not handled.
+        self._returned: dict[TopicPartition, set[int]] = {}
         self.read_count = 0
         self.is_subscribed_to_less = False
         self.transaction: TransactionBlock[Any, Any] | None = None
@@ -209,12 +211,22 @@ class Member(Process):
         for each in records:
             value = each.value or b""
             self.history.note(Kind.RETURNED, self.name, place(each), each.offset, value)
+            self._returned.setdefault(place(each), set()).add(each.offset)
 
     def note_handled(self, record: Record) -> None:
         tp, value = place(record), record.value or b""
         self.history.note(Kind.HANDLED, self.name, tp, record.offset, value)
-        if self.consumer is not None and tp in self.consumer.assignment():
+        returned = self._returned.get(tp, set())
+        # A record of an earlier assignment may be returned again, and finishes nothing.
+        is_of_this = record.offset in returned
+        returned.discard(record.offset)
+        if is_of_this and self.consumer is not None and tp in self.consumer.assignment():
             self.handled_to[tp] = record.offset + 1
+
+    def forget(self, tp: TopicPartition) -> None:
+        """Owe no commit of a partition, whose assignment begins or ends."""
+        self.handled_to.pop(tp, None)
+        self._returned.pop(tp, None)
 
     async def process(self, record: Record) -> None:
         """Take as long as this record takes."""
@@ -247,12 +259,14 @@ class Member(Process):
 
     @contextmanager
     def handling(self) -> Iterator[None]:
-        """Have a stop wait for the end of the block."""
+        """Have a stop wait for the end of the block. The time of the stop begins then."""
         self._handling_count += 1
         try:
             yield
         finally:
             self._handling_count -= 1
+            if self._is_stopping and not self._handling_count:
+                self.history.note(Kind.STOPPING, self.name, note="handles no more")
 
     async def handle(self, records: Sequence[Record]) -> None:
         """Handle all that a read has returned, and do what the habit is."""

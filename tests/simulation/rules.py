@@ -508,6 +508,7 @@ def failed_records_are_dead_letters(run: Run) -> Iterator[Violation]:
 def members_stop_in_time(run: Run) -> Iterator[Violation]:
     """A member ends within the timeout of `stop`, plus the time for which its loop was blocked.
 
+    The last event of a member that stops counts: before it, the application finishes its records.
     A member that copies also ends its transaction and its producer, which have other timeouts.
     """
     stopping: dict[str, Event] = {}

@@ -380,6 +380,12 @@ def test_error_of_a_batch_does_not_end_its_member() -> None:
     )
 
 
+def test_stop_has_its_time_after_the_last_records() -> None:
+    story = late_stop()
+    assert story.broken_by(rules.members_stop_in_time)
+    assert not story.add(14.0, Kind.STOPPING, "a").broken_by(rules.members_stop_in_time)
+
+
 def test_cancelled_run_may_repeat_a_letter_outside_transactions() -> None:
     for way, habit, is_broken in (
         ("dead letters", "", True),

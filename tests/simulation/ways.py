@@ -133,7 +133,7 @@ async def _batch(member: Member, consumer: Consumer) -> None:
     while not member.must_end:
         try:
             async with consumer.batch(max_records=MOST, timeout_ms=READ_S * 1000) as batch:
-                with _finishing(member, batch):
+                with member.handling(), _finishing(member, batch):
                     await member.handle([*batch])
                     await batch.commit()
         except BatchRevokedError as error:
