@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from aiokafka_lite._compat import override
 from aiokafka_lite._loopback import is_loopback
 from aiokafka_lite._settings import Settings
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S
@@ -45,11 +46,17 @@ def rule_of_text(text: str, most_bytes: int = MOST_STRING_BYTES) -> str | None:
 
 
 class ClientConfig(Settings):
-    """Settings of one client, checked by their sources, with times in seconds.
+    """Settings of one client, with times in seconds.
 
-    `connect_timeout_s` is for TCP and TLS at one address, and for ApiVersions and authentication.
-    Backoffs are first delays, which double, with jitter (KIP-580). `receive_buffer_bytes` is
-    SO_RCVBUF, at most twice net.core.rmem_max. None: the kernel adapts it, up to net.ipv4.tcp_rmem.
+    Attributes:
+        bootstrap_servers: ``"host:port,host:port"`` or a list of such; IPv6 addresses in
+            brackets. The port defaults to 9092.
+        connect_timeout_s: The time for TCP and TLS at one address, and for ApiVersions and
+            authentication.
+        retry_backoff_s, reconnect_backoff_s: The first delays, which double, with jitter (KIP-580).
+        max_frame_bytes: The largest accepted response.
+        receive_buffer_bytes: SO_RCVBUF, at most twice net.core.rmem_max. None: the kernel adapts
+            it, up to net.ipv4.tcp_rmem.
     """
 
     bootstrap_servers: str | Iterable[str] = "localhost"
@@ -68,6 +75,21 @@ class ClientConfig(Settings):
     allow_auto_create_topics: bool = True
     max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES
     receive_buffer_bytes: int | None = None
+
+    @override
+    def _check(self) -> None:
+        if (rule := rule_of_text(self.client_id)) is not None:
+            raise KafkaConfigurationError(f"client_id {rule}")
+        if self.security_protocol not in SECURITY_PROTOCOLS:
+            raise KafkaConfigurationError(
+                f"security_protocol is {self.security_protocol!r}: "
+                f"use one of {', '.join(SECURITY_PROTOCOLS)}"
+            )
+        if self.uses_tls and self.ssl_context is None:
+            raise KafkaConfigurationError(
+                f"security_protocol={self.security_protocol} needs ssl_context: "
+                "make one with create_ssl_context()"
+            )
 
     @property
     def uses_tls(self) -> bool:
@@ -107,6 +129,10 @@ def parse_bootstrap_servers(servers: str | Iterable[str]) -> list[Address]:
     texts = [servers] if isinstance(servers, str) else servers
     addresses: dict[Address, None] = {}
     for text in texts:
+        if not isinstance(text, str):
+            raise KafkaConfigurationError(
+                f"bootstrap_servers contains {text!r}: each entry must be a str like 'host:9092'"
+            )
         for entry in text.split(","):
             if stripped := entry.strip():
                 addresses[parse_address(stripped)] = None

@@ -126,10 +126,17 @@ class ArrowColumns:
     ) -> None:
         """Start without rows.
 
-        `schema` has columns of `DEFAULT_SCHEMA`, in any order. The timestamp type may have the name
-        timestampType, as in Spark's Kafka source. `byte_limit` is for keys, values and headers of a
-        batch of more than one row. Records of format 0 get `missing_timestamp_ms` and timestamp
-        type -1, as in Java's clients, or null.
+        Args:
+            schema: Columns of `DEFAULT_SCHEMA`, in any order. The timestamp type may have the name
+                timestampType, as in Spark's Kafka source.
+            byte_limit: The limit of keys, values and headers in a batch of more than one row. At
+                most 2 GiB, the default.
+            missing_timestamp_ms: The timestamp of records of format 0, which have none. Their
+                timestamp type is then -1, as in Java's clients. By default both are null.
+
+        Raises:
+            TypeError: It is not a schema.
+            ValueError: A column is unknown, or has an unsupported type.
         """
         self.schema: Final = DEFAULT_SCHEMA if schema is None else schema
         _check(self.schema)

@@ -156,6 +156,14 @@ class RecordSet:
         Fewer are returned after much decompression, because a small record set may contain many
         bytes. An error is raised after all earlier records were returned, and again by each later
         call.
+
+        Raises:
+            CorruptRecordException: The next batch or record is malformed.
+            UnsupportedMagicError: The format of the next batch is newer than magic 2.
+            UnsupportedCodecError: The next batch is compressed with an unknown codec.
+            DecompressionLimitError: The next batch or record takes more memory than allowed.
+            RecordTooLargeError: The first batch is incomplete, because the fetch size was too
+                small.
         """
         records: list[Record] = []
         self._fill(records, max_records)
@@ -166,6 +174,7 @@ class RecordSet:
 
         Calls of this and of `take` may alternate. 0 is the end, unless the columns are full: then
         continue with empty ones. The decoder of this record set must have created the columns.
+        Raises as `take`, and RecordTooLargeError for a record that is too large for a column.
         """
         columns.mark()
         before = len(columns)

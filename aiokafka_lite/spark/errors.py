@@ -16,7 +16,7 @@ SHOWN: Final = 5  # of many partitions
 
 
 class DataLossError(KafkaError):
-    """Offsets of a query do not exist any more, and the option failOnDataLoss is true.
+    """Offsets of a query no longer exist, and the option failOnDataLoss is true (its default).
 
     `tp` and `offset` are the partition and the first missing offset, if known.
     """

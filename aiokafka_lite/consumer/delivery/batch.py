@@ -278,9 +278,10 @@ Commit = Callable[[Mapping[TopicPartition, int] | None], Awaitable[None]]
 
 
 class Revoking:
-    """Set, and awaitable, when a rebalance waits for the batch; without a group never.
+    """Set when a rebalance waits for the batch: ``await batch.revoking`` waits until then.
 
-    It stays set, because the partitions are revoked when the block ends, or after its time limit.
+    Without a group it is never set. It stays set, because the partitions are revoked when the block
+    ends, or after its time limit.
     """
 
     __slots__ = ("_batch", "_loop")
@@ -346,6 +347,7 @@ class Batch(Sequence["ConsumerRecord[KT, VT]"], Generic[KT, VT]):
     def __getitem__(
         self, index: int | slice
     ) -> ConsumerRecord[KT, VT] | list[ConsumerRecord[KT, VT]]:
+        """Return a record, or for a slice a list of them."""
         return self.records[index]
 
     async def commit(self) -> None:

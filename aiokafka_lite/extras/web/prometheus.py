@@ -55,7 +55,7 @@ HELP: Final[Mapping[str, str]] = {
     "records.",
     "last_heartbeat_age_seconds": "Time since the group's coordinator last answered. After a "
     "session timeout, other members may own the partitions.",
-    "loop_blocked_total": "How often the event loop was blocked for more than 0.1 s.",
+    "loop_blocked_total": "How often the event loop was found blocked: for 0.35 s or more always.",
     "loop_lag_max_seconds": "The longest delay of a timer of the event loop.",
     "loop_lag_seconds": "How late timers of the event loop run at present. Heartbeats and "
     "fetches are as late.",

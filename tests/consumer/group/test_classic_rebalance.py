@@ -19,7 +19,11 @@ from aiokafka_lite.consumer.assignors import (
     RebalanceProtocol,
     RoundRobinPartitionAssignor,
 )
-from aiokafka_lite.consumer.assignors.blobs import decode_subscriptions, encode_assignments
+from aiokafka_lite.consumer.assignors.blobs import (
+    decode_subscriptions,
+    encode_assignments,
+    encode_subscription,
+)
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.classic.heartbeat import Heartbeat
@@ -331,8 +335,38 @@ async def test_a_leader_that_came_back_leaves_everything_as_it_is() -> None:
         assert isinstance(sync, SyncGroupRequest)
         assert sync.assignments == []
         assert assigned.shared_out.counts == {"t": 3}
-        # Until a cooperative rebalance, some partitions may have no owner.
-        assert assigned.next_within_s == (0 if is_cooperative else None)
+        # Some partitions may have no owner, which only a cooperative group can notice cheaply.
+        assert assigned.next_within_s == (20 if is_cooperative else None)
+
+
+async def test_only_what_a_static_member_has_to_revoke_needs_a_rebalance_by_a_time() -> None:
+    found = {}
+    for instance_id, topic in (("one", "t"), (None, "t"), ("one", "deleted")):
+        it = Taking(
+            is_cooperative=True,
+            partition_assignment_strategy=(CooperativeStickyPartitionAssignor,),
+            rebalance_timeout_ms=None,
+            max_poll_interval_ms=300_000,
+        )
+        own = CooperativeStickyPartitionAssignor()
+        said = {
+            "me": encode_subscription(own.metadata(["t"]), (), 4),
+            "other": encode_subscription(own.metadata(["t"]), tps(topic, 0, 1, 2), 4),
+        }
+        members = [
+            JoinGroupResponseMember(
+                member_id=name,
+                group_instance_id=instance_id if name == "other" else None,
+                metadata=metadata,
+            )
+            for name, metadata in said.items()
+        ]
+        joined = it.joined(protocol_name="cooperative-sticky", members=members)
+        cast("JoinGroupResponse", joined).members = members
+        assigned = await it.take_part(joined, it.synced(0))
+        found[instance_id, topic] = assigned.next_within_s
+    # Members may take max_poll_interval_ms to revoke, and others are not to wait for them.
+    assert found == {("one", "t"): 300, (None, "t"): None, ("one", "deleted"): None}
 
 
 @pytest.mark.parametrize("error", [None, errors.KafkaConnectionError("no")])

@@ -196,7 +196,7 @@ async def test_the_length_of_subscriptions_counts_where_partitions_are_assigned(
     said = cast("list[JoinGroupResponseMember]", [Looked(2_000)])
     members = {"m": ConsumerProtocolMemberMetadata(0, ["t"])}
     view = ClusterView(topics={"t": TopicView("t", partitions={0: PartitionView(1)})})
-    await share_out(assignor(), view, members, said=said, partition_count=count)
+    await share_out(assignor(), view, members, said=said, counts={"t": count})
     (thread,) = assignor.threads
     assert (thread is threading.current_thread()) is is_on_loop
 
@@ -217,7 +217,7 @@ async def test_an_assignor_that_does_not_know_threads_assigns_on_the_loop() -> N
     assignor = cast("Assignor", foreign)
     members = {"m": ConsumerProtocolMemberMetadata(0, ["t"], rack_id="r")}
     assert not do_racks_count(assignor, members)
-    await share_out(assignor, ClusterView(), members, said=(), partition_count=100_000)
+    await share_out(assignor, ClusterView(), members, said=(), counts={"t": 100_000})
     assert foreign.threads == [threading.current_thread()]
 
 
@@ -256,6 +256,7 @@ class Crowd:
         return [
             JoinGroupResponseMember(
                 member_id=member,
+                group_instance_id=member,
                 metadata=encode_subscription(
                     assignor.metadata(self.topics[member]),
                     self.owned.get(member, ()),
@@ -296,15 +297,15 @@ def test_a_hundred_thousand_partitions_are_shared_out_in_a_second_and_hold_no_lo
         said: Sequence[JoinGroupResponseMember],
     ) -> tuple[Mapping[str, bytes], bool]:
         members = await read_members(said)
-        count = len(TOPICS) * PARTITIONS_A_TOPIC
-        return await share_out(crowd.leaders, VIEW, members, said=said, partition_count=count)
+        counts = dict.fromkeys(TOPICS, PARTITIONS_A_TOPIC)
+        return await share_out(crowd.leaders, VIEW, members, said=said, counts=counts)
 
     for has_shares in (False, True):
         said = crowd.said()
         loop = SliceLoop()
         try:
             with CpuTime() as took:
-                blobs, are_withheld = loop.run_until_complete(share(said))
+                blobs, must_revoke = loop.run_until_complete(share(said))
             loop.run_until_complete(loop.shutdown_default_executor())
         finally:
             loop.close()
@@ -313,7 +314,8 @@ def test_a_hundred_thousand_partitions_are_shared_out_in_a_second_and_hold_no_lo
             for member, blob in blobs.items()
         }
         given = [tp for tps in shares.values() for tp in tps]
-        assert are_withheld is (len(given) < len(TOPICS) * PARTITIONS_A_TOPIC)
+        # The members are static.
+        assert must_revoke is (len(given) < len(TOPICS) * PARTITIONS_A_TOPIC)
         assert len(given) == len(set(given))
         if not has_shares:  # later some wait, cooperatively, until they were given back
             assert len(given) == len(TOPICS) * PARTITIONS_A_TOPIC

@@ -68,9 +68,11 @@ async def share_out(
     members: Mapping[str, ConsumerProtocolMemberMetadata],
     *,
     said: Sequence[JoinGroupResponseMember],
-    partition_count: int,
+    counts: Mapping[str, int],
 ) -> tuple[Mapping[str, bytes], bool]:
-    """Return each member's encoded assignment, and whether partitions are withheld.
+    """Return each member's encoded assignment, and whether static members have to revoke some.
+
+    `counts` are the numbers of partitions of the group's topics.
 
     That may take a tenth of a second. Only an assignor with `may_assign_in_thread` runs in a
     thread: those written for aiokafka do not expect one.
@@ -78,20 +80,27 @@ async def share_out(
 
     def work() -> tuple[Mapping[str, bytes], bool]:
         shares = assignor.assign(TopicsOfCluster(view), members)
-        return encode_assignments(shares), _are_any_withheld(members, shares)
+        return encode_assignments(shares), _must_static_ones_revoke(members, shares, counts)
 
     if not getattr(assignor, "may_assign_in_thread", False):
         return work()
     each_s = PARTITION_IN_RACKS_S if do_racks_count(assignor, members) else PARTITION_S
-    return await _done(work, _reading_s(said) + partition_count * each_s)
+    return await _done(work, _reading_s(said) + sum(counts.values()) * each_s)
 
 
-def _are_any_withheld(
+def _must_static_ones_revoke(
     members: Mapping[str, ConsumerProtocolMemberMetadata],
     shares: Mapping[str, ConsumerProtocolMemberAssignment],
+    counts: Mapping[str, int],
 ) -> bool:
-    """Whether a former owner has to revoke partitions before another member gets them."""
-    left = {tp for metadata in members.values() for tp in metadata.owned_partitions}
+    """Whether a static member has to revoke partitions before another one gets them."""
+    left = {
+        (topic, n)
+        for metadata in members.values()
+        if metadata.group_instance_id is not None
+        for topic, n in metadata.owned_partitions
+        if n < counts.get(topic, 0)
+    }
     for share in shares.values() if left else ():
         left.difference_update((topic, n) for topic, numbers in share.assignment for n in numbers)
     return bool(left)
@@ -282,7 +291,9 @@ class Rebalance:
         """Return the assignments, the metadata, and `AssignedPartitions.next_within_s`.
 
         Members that have revoked partitions join again. A static member may restart before that.
-        It then gets its place without a rebalance, and the partitions have no owner.
+        It then gets its place without a rebalance, and the partitions have no owner. The leader
+        learns neither that nor, if it is the one that restarts, what it has withheld. So another
+        rebalance follows once no member can still be revoking.
         """
         members = await read_members(joined.members)
         topics = {topic for metadata in members.values() for topic in metadata.subscription}
@@ -290,14 +301,14 @@ class Rebalance:
         with_racks = do_racks_count(assignor, members)
         shared_out = known_of(view, topics, with_racks=with_racks)
         if joined.skip_assignment:
-            # A static leader has restarted: the members keep their partitions (KIP-814). Those
-            # without an owner get one in another rebalance, if that is cooperative.
-            return {}, shared_out, 0.0 if self._member.is_cooperative else None
-        count = sum(shared_out.counts.values())
-        blobs, are_withheld = await share_out(
-            assignor, view, members, said=joined.members, partition_count=count
-        )
-        return blobs, shared_out, self._config.rebalance_timeout_s if are_withheld else None
+            # A static leader has restarted: the members keep their partitions (KIP-814).
+            blobs: Mapping[str, bytes] = {}
+            may_be_unowned = self._member.is_cooperative
+        else:
+            blobs, may_be_unowned = await share_out(
+                assignor, view, members, said=joined.members, counts=shared_out.counts
+            )
+        return blobs, shared_out, self._config.group_timeout_s if may_be_unowned else None
 
     async def _view_of(self, topics: set[str]) -> ClusterView:
         """Return metadata of all the group's topics, including those of other members only."""
