@@ -44,6 +44,9 @@ FOUND: Final = """\
 - Bootstrapping again left a connection open, or ended all reads.
 - A fenced KIP-848 member committed in its next epoch.
 - Batches were written twice after a change of leader.
+- Partitions that a static member had revoked before its restart had no owner.
+- Simulations counted commits of aborted transactions.
+- An unanswered commit arrived after a later one.
 """
 
 SHORT: Final = {
