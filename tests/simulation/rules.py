@@ -54,6 +54,8 @@ PROMPT: Final = frozenset(
         "twin producer",
     }
 )
+# Faults after which a group may have another coordinator.
+MOVES: Final = frozenset({"coordinator moves", "crash", "power cut", "shutdown"})
 # How long after other faults a partition may wait.
 SETTLES_S: Final = 15.0
 # How long a partition may wait for its next owner, if heartbeats are a second apart. It waits
@@ -348,11 +350,25 @@ def _outages_after(count: int, event: Event) -> int:
     return count + (1 if event.kind is Kind.FAULT else -1)
 
 
+def _forgets_leaves(run: Run, event: Event) -> bool:
+    """Whether the next coordinator may not know that a member has left or was removed.
+
+    The coordinator of a classic group stores that with the next assignment.
+    """
+    is_classic = run.plan.protocol != "consumer"
+    return is_classic and event.kind is Kind.FAULT and event.who in MOVES
+
+
 def partitions_do_not_wait(run: Run) -> Iterator[Violation]:
-    """After gentle faults, a partition gets its next owner before a session could end."""
+    """After gentle faults, a partition gets its next owner before a session could end.
+
+    Others wait for the session of a member whose start was cancelled, because it does not leave,
+    and of one that has left the classic group if the coordinator moves during the rebalance.
+    """
     if not run.plan.forbids_waits:
         return
-    outages, noisy_until = 0, 0.0
+    outages, noisy_until, left_at = 0, 0.0, -PROMPT_S
+    unassigned_since: dict[str, float] = {}
     owners: dict[TopicPartition, str] = {}
     without: dict[TopicPartition, float] = {}
     alive: set[str] = set()
@@ -368,8 +384,16 @@ def partitions_do_not_wait(run: Run) -> Iterator[Violation]:
             return
         elif event.kind is Kind.JOINED:
             alive.add(who)
+            unassigned_since[who] = at_s
         elif event.kind in (Kind.STOPPING, Kind.KILLED) or _is_fatal(event):
             alive.discard(who)
+        is_forgotten = _forgets_leaves(run, event) and at_s - left_at < PROMPT_S
+        starts_for_s = at_s - unassigned_since.get(who, -PROMPT_S)
+        if is_forgotten or (event.kind is Kind.STOPPING and starts_for_s < PROMPT_S):
+            noisy_until = at_s + SETTLES_S
+            without.clear()
+        if event.kind in (Kind.STOPPED, Kind.FENCED) or _is_fatal(event):
+            left_at = at_s
         left: list[TopicPartition] = []
         if event.kind is Kind.STOPPED or _is_fatal(event):
             left = [tp for tp, owner in owners.items() if owner == who]
@@ -377,6 +401,7 @@ def partitions_do_not_wait(run: Run) -> Iterator[Violation]:
             left = [event.tp] if owners.get(event.tp) == who else []
         elif event.kind is Kind.ASSIGNED and event.tp is not None:
             owners[event.tp] = who
+            unassigned_since.pop(who, None)
             waited_s = at_s - without.pop(event.tp, at_s)
             if waited_s > PROMPT_S:
                 text = f"{event.tp} had no owner for {waited_s:.1f} s before {who}"
@@ -403,6 +428,8 @@ def fenced_members_lose_partitions(run: Run) -> Iterator[Violation]:
         if _is_about_outage(event):
             outages = _outages_after(outages, event)
             kept = {who: (event.at_s + within_s, tps) for who, (_, tps) in kept.items()}
+        if _forgets_leaves(run, event):
+            kept.clear()
         for who, (until_s, tps) in tuple(kept.items()):
             if event.at_s > until_s and not outages:
                 del kept[who]

@@ -373,6 +373,18 @@ def test_removed_member_may_keep_partitions_in_an_outage() -> None:
     assert not story.broken_by(rules.fenced_members_lose_partitions)
 
 
+def test_next_coordinator_of_a_classic_group_may_not_know_of_a_leave() -> None:
+    for protocol, is_broken in (("consumer", True), ("range", False), ("cooperative", False)):
+        for story, rule in (
+            (kept(), rules.fenced_members_lose_partitions),
+            (waits().add(39.0, Kind.STOPPED, "b", tp=None), rules.partitions_do_not_wait),
+        ):
+            story.plan = dataclasses.replace(story.plan, protocol=protocol)
+            at_s = 6.5 if rule is rules.fenced_members_lose_partitions else 41.0
+            story.add(at_s, Kind.FAULT, "coordinator moves", tp=None)
+            assert bool(story.broken_by(rule)) is is_broken
+
+
 def test_error_of_a_batch_does_not_end_its_member() -> None:
     story = Story(faults=(RESET,)).add(3.5, Kind.RAISED, "a", note="batch: given up")
     assert "two owners" in story.add(40.0, Kind.ASSIGNED, "b").without(Kind.STOPPED).broken_by(
@@ -396,6 +408,11 @@ def test_cancelled_run_may_repeat_a_letter_outside_transactions() -> None:
         story.plan = dataclasses.replace(story.plan, habit=habit, faults=())
         found = story.broken_by(rules.failed_records_are_dead_letters)
         assert found.count("repeated letter") == is_broken
+
+
+def test_partition_may_wait_for_a_member_whose_start_was_cancelled() -> None:
+    story = waits().add(39.0, Kind.JOINED, "c", tp=None).add(39.5, Kind.STOPPING, "c", tp=None)
+    assert not story.broken_by(rules.partitions_do_not_wait)
 
 
 def test_partition_may_wait_after_an_outage() -> None:
