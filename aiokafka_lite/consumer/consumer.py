@@ -935,7 +935,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     def _awaits_position(self, tp: TopicPartition) -> bool:
         # Looked up each time: a rebalance replaces a partition's cursor.
         state = self._state.assignment.get(tp)
-        return state is not None and state.position is None
+        return state is not None and not state.is_found
 
     async def seek_to_committed(
         self, *partitions: TopicPartition
@@ -957,8 +957,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         states = self._states(partitions)
         self._engine.require_group()
         with self._engine.until_stopped() as running:
-            committed = await self._engine.commits_of(running).committed(
-                [state.tp for state in states], is_at_rest=True
+            committed = await self._engine.commits_of(running).committed_at_rest(
+                [state.tp for state in states]
             )
         result: dict[TopicPartition, int | None] = {}
         for state in states:
@@ -1005,7 +1005,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         positions: dict[TopicPartition, int] = {}
         for tp in wanted:
             state = self._state.partition(tp)
-            if state.position is None:
+            if state.position is None or not state.is_found:
                 raise KafkaTimeoutError(
                     f"the position of {tp} was not determined within request_timeout_ms="
                     f"{self._config.request_timeout_ms}: "

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 
-from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.errors import (
     ClusterAuthorizationFailedError,
@@ -26,7 +26,7 @@ from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support import inside, tuning
 from tests.support.cluster import KafkaHandle
 from tests.support.group_requests import GroupRequests
-from tests.support.protocols import offering
+from tests.support.protocols import WAYS, offering
 from tests.support.reading import consumer_of, values
 from tests.support.waiting import eventually, until
 
@@ -270,6 +270,42 @@ async def test_committed_offset_is_checked_where_its_epoch_is_an_old_one(cluster
     append(cluster, b"B", b"C", b"D", b"E")
     async with consumer_of(cluster, "t", group_id="g") as consumer:
         assert await values(consumer, 4) == [b"B", b"C", b"D", b"E"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_listener_learns_a_committed_position_after_it_was_compared(
+    cluster: Broker, way: str
+) -> None:
+    append(cluster, b"a", b"b", b"c")
+    async with consumer_of(cluster, "t", group_id="g") as consumer:
+        assert await values(consumer, 3) == [b"a", b"b", b"c"]
+        await consumer.commit()
+    cluster.truncate(TP, 1)
+    append(cluster, b"B", b"C", b"D")
+
+    class Seeking(ConsumerRebalanceListener):
+        async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+            for tp in assigned:
+                consumer.seek(tp, await consumer.position(tp))
+
+        async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None: ...
+
+    async with consumer_of(cluster, group_id="g", **WAYS[way]) as consumer:
+        consumer.subscribe(["t"], listener=Seeking())
+        assert await values(consumer, 3) == [b"B", b"C", b"D"]
+
+
+async def test_a_seek_to_a_committed_offset_is_compared(cluster: Broker) -> None:
+    append(cluster, b"a", b"b", b"c")
+    settings = {"group_id": "g", "enable_auto_commit": False}
+    async with consumer_of(cluster, "t", **settings) as consumer:
+        assert await values(consumer, 3) == [b"a", b"b", b"c"]
+        await consumer.commit()
+        cluster.truncate(TP, 1)
+        append(cluster, b"B", b"C", b"D")
+        assert await values(consumer, 3) == [b"B", b"C", b"D"]
+        assert await consumer.seek_to_committed() == {TP: 3}
+        assert await values(consumer, 3) == [b"B", b"C", b"D"]
 
 
 @pytest.mark.parametrize("reset", ["earliest", "none"])

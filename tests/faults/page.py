@@ -45,6 +45,7 @@ FOUND: Final = """\
 - A fenced KIP-848 member committed in its next epoch.
 - Batches were written twice after a change of leader.
 - Partitions that a static member had revoked before its restart had no owner.
+- A listener sought a committed offset beyond a truncation.
 - Simulations counted commits of aborted transactions.
 - An unanswered commit arrived after a later one.
 """

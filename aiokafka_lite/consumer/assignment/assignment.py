@@ -13,7 +13,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
-from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor, Range, joined
+from aiokafka_lite.consumer.assignment.cursor import (
+    NO_EPOCH,
+    CommittedPosition,
+    Cursor,
+    Range,
+    joined,
+)
 from aiokafka_lite.consumer.assignment.finished import decode
 from aiokafka_lite.consumer.assignment.observers import Departure, Observers
 from aiokafka_lite.consumer.assignment.progress import Progress
@@ -160,13 +166,13 @@ class Assignment:
         self.start_at(partition, offset, is_asked_for=True)
         partition.keep_sought()
 
-    def seek_to_committed(self, partition: Cursor, committed: OffsetAndMetadata) -> None:
-        self.start_at(partition, committed.offset, is_asked_for=True)
+    def seek_to_committed(self, partition: Cursor, committed: CommittedPosition) -> None:
+        self.start_at(partition, committed.offset, committed.leader_epoch, is_asked_for=True)
         partition.keep_sought(is_committed=True)
-        finished = decode(partition.topic_id, *committed)
+        finished = decode(partition.topic_id, committed.offset, committed.metadata)
         if finished is not None:
             self.start_behind(partition, finished.ranges, finished.leader_epoch)
-            self._compare_with_leader(partition)
+        self._compare_with_leader(partition)
 
     def skip_to(self, partition: Cursor, offset: int) -> None:
         self.start_at(partition, offset, partition.leader_epoch, partition.validated_epoch)
@@ -236,10 +242,13 @@ class Assignment:
                 cursor.forget_before_seek()
                 self._reads.settle_progress(cursor)
 
-    def request_validation(self, partition: Cursor) -> None:
-        """Fetch no more until the leader's log confirms position and finished ranges (KIP-320)."""
+    def request_validation(self, partition: Cursor, *, is_start: bool = False) -> None:
+        """Fetch no more until the leader's log confirms position and finished ranges (KIP-320).
+
+        `is_start`: the application has not seen the position, which is found only then.
+        """
         with self._without_records(partition):
-            partition.await_validation()
+            partition.await_validation(is_start=is_start)
 
     def forget_epochs(self, partition: Cursor, void_epoch: int) -> None:
         """Fetch from the position again, and forget finished ranges, which cannot be validated."""

@@ -67,7 +67,7 @@ class Search:
     Attributes:
         timestamp: As in ListOffsets: -2 for the first offset, -1 for the end; None: not known yet.
         replaced: The former position. For COMMITTED the position if there is no committed offset;
-            None: auto_offset_reset decides.
+            None: auto_offset_reset decides. For VALIDATION the position, None: it is not found yet.
         reason: The reason for a RESET; "": the application asked for it.
     """
 
@@ -324,6 +324,12 @@ class Cursor:
         return self.search is None and not self.is_paused and not self.is_withheld
 
     # --- Position -------------------------------------------------------------------------
+    @property
+    def is_found(self) -> bool:
+        """Whether the position is known. The log may lack records before a committed offset."""
+        search = self.search
+        return self.position is not None and (search is None or search.replaced is not None)
+
     def start_at(
         self, offset: int, leader_epoch: int, validated_epoch: int, *, is_in_work: bool
     ) -> None:
@@ -393,10 +399,11 @@ class Cursor:
             Search(self, Sought.RESET, timestamp=timestamp, replaced=replaced, reason=reason)
         )
 
-    def await_validation(self) -> None:
+    def await_validation(self, *, is_start: bool = False) -> None:
         """Stop fetching until the leader has confirmed the records before the position."""
         self._fetch_from_position()
-        self._search(Search(self, Sought.VALIDATION))
+        replaced = None if is_start else self.position
+        self._search(Search(self, Sought.VALIDATION, replaced=replaced))
 
     def await_committed(self) -> None:
         """Drop the position for the committed offset, or else the first returned record."""

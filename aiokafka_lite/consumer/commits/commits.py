@@ -762,19 +762,26 @@ class Commits:
         partitions: Iterable[TopicPartition],
         *,
         is_for_now: bool = False,
-        is_at_rest: bool = False,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the committed offsets, in one round trip. See `AIOKafkaConsumer.committed`.
 
         Waits for transactions that are about to commit offsets (KIP-447), and unless `is_for_now`
-        for commits of this consumer. `is_at_rest`: no commit or transaction is in flight, so the
-        result is valid until the caller's next `await`.
+        for commits of this consumer.
         """
-        found = await self._read(partitions, is_for_now=is_for_now, is_at_rest=is_at_rest)
+        found = await self._read(partitions, is_for_now=is_for_now)
         return {
             tp: None if answer is None else OffsetAndMetadata(answer.offset, answer.metadata)
             for tp, answer in found.items()
         }
+
+    async def committed_at_rest(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, CommittedPosition | None]:
+        """As `committed`, with leader epochs, while no commit or transaction is in flight.
+
+        The result is valid until the caller's next `await`.
+        """
+        return await self._read(partitions, is_at_rest=True)
 
     async def positions(
         self, partitions: Iterable[TopicPartition]

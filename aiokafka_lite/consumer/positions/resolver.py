@@ -116,13 +116,15 @@ class PositionResolver:
                 self._compare_epochs(partition, view)
         self._wake.set()
 
-    def _compare_epochs(self, partition: Cursor, view: ClusterView) -> None:
+    def _compare_epochs(
+        self, partition: Cursor, view: ClusterView, *, is_start: bool = False
+    ) -> None:
         """Have a leader of a newer epoch validate the position, and forget epochs that are void."""
         leader = view.leader(partition.tp)
         if leader is None:
             return
         if partition.needs_validation(leader.leader_epoch):
-            self._state.request_validation(partition)
+            self._state.request_validation(partition, is_start=is_start)
         elif partition.knows_void_epochs(leader.leader_epoch, leader.void_epoch):
             log.warning(
                 "%s: the leader epoch in the metadata went back from %s to %s. The topic was "
@@ -155,7 +157,7 @@ class PositionResolver:
                 and cursor.place is Place.UNPOSITIONED
                 and search not in self._starts
                 # The listener may ask for the position of a revoking one.
-                and not (cursor.is_withheld and cursor.position is not None)
+                and not (cursor.is_withheld and cursor.is_found)
             ):
                 searches.setdefault(search.sought, []).append(search)
         return searches
@@ -219,7 +221,7 @@ class PositionResolver:
         finished = decode(topic_id or ZERO_UUID, committed.offset, committed.metadata)
         if finished is not None:
             self._state.start_behind(partition, finished.ranges, finished.leader_epoch)
-        self._compare_epochs(partition, self._cluster.view)
+        self._compare_epochs(partition, self._cluster.view, is_start=True)
 
     def reset_by_policy(self, partition: Cursor, error: KafkaError, reason: str) -> None:
         """Look up the position by auto_offset_reset. With "none", reads raise `error`."""
@@ -523,9 +525,7 @@ class Watchdog:
                     stale.append(cursor)
                 if cursor.is_paused:
                     continue
-                if cursor.search is not None and not (
-                    cursor.is_withheld and cursor.position is not None
-                ):
+                if cursor.search is not None and not (cursor.is_withheld and cursor.is_found):
                     without_position[cursor] = self._without_position.get(cursor, now)
                 if (standstill := self._standstill(cursor, now)) is not None:
                     standstills[cursor] = standstill
