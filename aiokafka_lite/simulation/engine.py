@@ -407,6 +407,15 @@ class Network(_net.SimNetwork):
             if end._local[0] == host and not end._closing
         }
 
+    def has_received(self, host: str, sender: str) -> bool:
+        """Whether all that another host has sent on open connections has arrived at a host."""
+        return all(
+            (arrived := self._inbound.get((end._conn, *end._remote))) is not None
+            and arrived._next == end._out_seq
+            for end in self._ends()
+            if (end._local[0], end._remote[0]) == (sender, host)
+        )
+
     def _ends(self) -> list[Any]:
         return [*self._streams.values()]
 

@@ -77,14 +77,15 @@ class FaultRunner:
         """End all faults: every node and member runs, and everything is connected."""
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for node_id in sorted(self._down):
-            self._net.give_power(host_of(node_id))
-            await self._broker.start_node(node_id)
+        # Some of the tasks wait for the end of a process, which these would delay.
         self._net.heal()
         for host in (*self._cluster.hosts, *self._world.hosts()):
             self._loop.thaw(host)
             self._net.slow_down(host, is_slow=False)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for node_id in sorted(self._down):
+            self._net.give_power(host_of(node_id))
+            await self._broker.start_node(node_id)
         self._net.deliver_in_pieces(most=None)
         self._loop.jump_wall_clock(0.0)
         self._broker.faults.clear()

@@ -119,6 +119,8 @@ class Faults(FaultRunner):
         client, answered_at = seen.client_id or "", seen.answered_at or 0.0
         if seen.peer not in self._net.addresses_of(client):
             return  # it had closed the connection, whose last requests a partition held
+        if not self._net.has_received(client, host_of(seen.node_id)):
+            return  # it would not learn of the throttle time
         self._net.reset(host_of(seen.node_id), client)
         await asyncio.sleep(answered_at + THROTTLE_S - self._loop.now)
         failed = self._history.of(Kind.RAISED)
