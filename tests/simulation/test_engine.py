@@ -93,6 +93,22 @@ def test_frozen_host_receives_all_when_it_thaws() -> None:
     run(course)
 
 
+def test_frozen_host_is_reset_when_it_thaws_after_it_has_received_all() -> None:
+    async def course(loop: Loop, pair: Pair) -> None:
+        writer = await pair.open()
+        loop.freeze("b")
+        writer.write(b"1")
+        await asyncio.sleep(1)
+        loop.kill("c", is_silent=False)
+        await asyncio.sleep(5)
+        loop.thaw("b")
+        await asyncio.sleep(1)
+        assert pair.got == [b"1"]
+        assert pair.ends == ["b: reset"]
+
+    run(course)
+
+
 def test_timer_of_a_frozen_host_fires_when_it_thaws() -> None:
     async def course(loop: Loop, pair: Pair) -> None:
         loop.net.host("b")

@@ -412,6 +412,36 @@ async def test_a_close_that_is_cancelled_waits_some_seconds_for_its_transaction(
     assert loop.time() == 60 + LONGEST_TRANSACTION_END_S
 
 
+async def test_a_close_that_is_cancelled_gives_no_producer_back_that_still_aborts(
+    transactions: Transactions, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    dismissed_at: list[float] = []
+
+    async def write(outputs: object, offsets: object) -> dict[int, Exception]:
+        try:
+            await asyncio.sleep(1_000)
+        finally:
+            await asyncio.sleep(2)  # the abort
+        return {}
+
+    async def dismiss() -> None:
+        dismissed_at.append(loop.time())
+
+    monkeypatch.setattr(transactions, "write", write)
+    monkeypatch.setattr(transactions, "dismiss", dismiss)
+    transactions.longest_end_s = 3
+    outbox.put(entry(0))
+    await settle()
+    closing = asyncio.ensure_future(outbox.close())
+    began_at = loop.time()
+    await asyncio.sleep(4)  # after 3 s the transaction is cut off
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert closing.cancelled()
+    assert dismissed_at == [pytest.approx(began_at + 5)]
+
+
 async def test_a_commit_that_fails_by_the_group_is_tried_again(
     transactions: Transactions, outbox: Outbox
 ) -> None:
