@@ -46,6 +46,7 @@ FOUND: Final = """\
 - Batches were written twice after a change of leader.
 - Partitions that a static member had revoked before its restart had no owner.
 - A listener sought a committed offset beyond a truncation.
+- A late commit of a static member stopped that member.
 - Simulations counted commits of aborted transactions.
 - An unanswered commit arrived after a later one.
 """

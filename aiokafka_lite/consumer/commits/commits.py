@@ -685,7 +685,7 @@ class Commits:
                 if commit.is_departed:
                     commit.put_off()
                 return True
-        if recovery is Recovery.FENCED:
+        if recovery is Recovery.FENCED and not self._has_taken_its_place_again(commit):
             return False
         if recovery.is_about_membership:
             raise self._rejection(commit) from error
@@ -694,6 +694,12 @@ class Commits:
             if error.tp is not None and is_gone(self._cluster.view, error.tp.topic):
                 return False
         return recovery is not Recovery.SURFACE
+
+    def _has_taken_its_place_again(self, commit: PendingCommit) -> bool:
+        """Whether this consumer has joined anew, with the instance id of the commit's member."""
+        made_as = commit.made_as
+        is_of_member = made_as is not None and made_as != NO_IDENTITY
+        return is_of_member and not commit.is_departed and not self.member.is_fenced
 
     def _rejection(self, commit: PendingCommit) -> CommitFailedError:
         if commit.made_as != NO_IDENTITY:

@@ -495,3 +495,32 @@ async def test_a_static_member_whose_session_is_over_takes_its_own_place_again(
             await until(lambda: [name for name, _ in calls][-2:] == ["lost", "assigned"])
             assert await values(consumer, 1) == [b"v"]
             await consumer.commit()
+
+
+async def test_a_commit_from_before_a_static_member_took_its_own_place_again_fences_nobody() -> (
+    None
+):
+    async with Broker() as broker:
+        broker.create_topic("t")
+        broker.produce("t", "v")
+        consumer = consumer_of(
+            broker,
+            "t",
+            group_id="g",
+            group_instance_id="i",
+            group_protocol="classic",
+            enable_auto_commit=False,
+            heartbeat_interval_ms=50,
+        )
+        async with consumer:
+            assert await values(consumer, 1) == [b"v"]
+            beat = broker.on("Heartbeat").delay(0.2, 1)
+            broker.expire_session("g", inside.member_id(consumer))
+            await beat.reached()
+            # JoinGroup has a connection of its own, and arrives earlier.
+            broker.on("OffsetCommit").delay(0.5, 1)
+            with pytest.raises(CommitFailedError):
+                await consumer.commit()
+            assert any(FencedInstanceIdError.errno in each.error_codes for each in broker.requests)
+            assert await values(consumer, 1) == [b"v"]
+            await consumer.commit()
