@@ -36,6 +36,8 @@ NOTICED_WITHIN_S: Final = 1.0
 # How long before it a fault excuses that two members own a partition.
 QUIET_S: Final = 20.0
 STOP_WITHIN_S: Final = 10.5
+# How long commits that waited for a rebalance may take in all.
+CALLS_WITHIN_S: Final = 0.1
 # The delivery timeout of a producer, for which the end of a transaction may wait in an outage.
 DELIVERED_WITHIN_S: Final = 120.0
 # Faults after which a partition waits for heartbeats only, not for the end of a session.
@@ -202,13 +204,20 @@ def commits_do_not_go_back(run: Run) -> Iterator[Violation]:
 
     A seek, and a commit of a named offset, may lower them: then none of an earlier call follows.
     A commit of records that were handled, but not since the seek, was sent before its effect.
+    Before a revocation, all handled records are committed: that may be the offset of a call that
+    waits for the rebalance with the calls before it, and follows them soon.
     """
     highest: dict[TopicPartition, int] = {}
     calls: dict[tuple[TopicPartition, int], list[int]] = defaultdict(list)
     newest: dict[TopicPartition, int] = {}
     handled: dict[TopicPartition, set[int]] = defaultdict(set)
     handled_to: dict[TopicPartition, int] = {}  # since the last seek, if there was one
-    judged = {id(event) for event, _ in judged_commits(run)}
+    judged = {id(event): event for event, _ in judged_commits(run)}
+    commits: dict[tuple[TopicPartition, int], list[float]] = defaultdict(list)
+    for event in judged.values():
+        if event.tp is not None:
+            commits[event.tp, event.offset].append(event.at_s)
+    newest_offset: dict[TopicPartition, int] = {}
     events = [*run.history.of(Kind.COMMITTED, Kind.NAMED, Kind.SOUGHT, Kind.HANDLED)]
     events.sort(key=lambda event: event.at_s + (event.kind is Kind.COMMITTED) * COMMIT_SLACK_S / 2)
     for number, event in enumerate(events):
@@ -229,6 +238,13 @@ def commits_do_not_go_back(run: Run) -> Iterator[Violation]:
         last_call = newest.get(tp, -1)
         call = next((call for call in calls[tp, event.offset] if call > last_call), -1)
         newest[tp] = max(call, last_call)
+        if call > last_call:
+            newest_offset[tp] = event.offset
+        else:
+            earlier = [each for each in calls[tp, event.offset] if each <= last_call]
+            again = commits[tp, newest_offset.get(tp, -1)]
+            if earlier and any(0 < at_s - event.at_s < CALLS_WITHIN_S for at_s in again):
+                call, last_call, newest[tp] = earlier[-1], -1, earlier[-1]
         if event.offset < before and call > last_call:
             highest[tp] = event.offset
             continue

@@ -359,6 +359,12 @@ def test_seek_and_older_commit_excuse_what_they_ask_for() -> None:
     assert not story.broken_by(rules.one_assignment_is_in_order)
     story = Story().add(6.2, Kind.NAMED, "a", offset=1).add(6.5, Kind.COMMITTED, "g", offset=1)
     assert not story.broken_by(rules.commits_do_not_go_back)
+    # The first commit of 2 was that of a revocation: the calls follow in their order.
+    story = Story().add(5.8, Kind.NAMED, "a", offset=1).add(5.9, Kind.NAMED, "a", offset=2)
+    story.add(6.05, Kind.COMMITTED, "g", offset=1)
+    assert story.broken_by(rules.commits_do_not_go_back) == ["commit back"]
+    story.add(6.1, Kind.COMMITTED, "g", offset=2)
+    assert not story.broken_by(rules.commits_do_not_go_back)
     # The commit of 2 was on its way at the seek.
     story = Story().add(5.9, Kind.SOUGHT, "a", offset=0).add(6.5, Kind.COMMITTED, "g", offset=0)
     assert not story.broken_by(rules.commits_do_not_go_back)
