@@ -6,8 +6,6 @@ import dataclasses
 import itertools
 from collections.abc import Callable
 
-import pytest
-
 from aiokafka_lite.simulation import rules as shared
 from aiokafka_lite.simulation.history import Event, History, Kind
 from aiokafka_lite.simulation.schedule import Fault, Order
@@ -316,9 +314,7 @@ BROKEN: tuple[tuple[Rule, Callable[[], Story], str], ...] = (
 )
 
 
-@pytest.mark.parametrize(
-    ("rule", "make", "name"), BROKEN, ids=[make.__name__ for _, make, _ in BROKEN]
-)
+@for_each(BROKEN, [make.__name__ for _, make, _ in BROKEN])
 def test_rule_finds_what_it_is_for(rule: Rule, make: Callable[[], Story], name: str) -> None:
     assert name in make().broken_by(rule)
 
