@@ -979,12 +979,15 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     ) -> int | dict[TopicPartition, int]:
         """Return the offset of the next record to be returned, as soon as it is known.
 
+        A committed offset is compared with the log of a newer leader first, as in Java.
+
         With one partition the result is its offset, as in aiokafka, with several a dict of
         positions at one moment. A cancellation changes no position.
 
         Raises:
             IllegalStateError: A partition is not assigned, or was revoked during the call.
             KafkaTimeoutError: Not all positions were found within request_timeout_ms.
+            LogTruncationError: The log ends before it, and auto_offset_reset is "none".
             KafkaError: A position cannot be found.
         """
         self._engine.owner.check()

@@ -696,7 +696,7 @@ class Commits:
         return recovery is not Recovery.SURFACE
 
     def _has_taken_its_place_again(self, commit: PendingCommit) -> bool:
-        """Whether this consumer has joined anew, with the instance id of the commit's member."""
+        """Whether a member made the commit, and no other consumer is known to use its id."""
         made_as = commit.made_as
         is_of_member = made_as is not None and made_as != NO_IDENTITY
         return is_of_member and not commit.is_departed and not self.member.is_fenced

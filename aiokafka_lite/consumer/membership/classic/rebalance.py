@@ -293,7 +293,7 @@ class Rebalance:
         Members that have revoked partitions join again. A static member may restart before that.
         It then gets its place without a rebalance, and the partitions have no owner. The leader
         learns neither that nor, if it is the one that restarts, what it has withheld. So another
-        rebalance follows once no member can still be revoking.
+        rebalance follows after as long as this member may take to revoke.
         """
         members = await read_members(joined.members)
         topics = {topic for metadata in members.values() for topic in metadata.subscription}
