@@ -12,22 +12,19 @@ if TYPE_CHECKING:
     from tests.simulation.course import Outcome
 
 pytest.importorskip("simloop", reason="simloop is not installed")
-# Killed processes end nothing themselves.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-]
 
 
 def outcome_of(faults: Mapping[str, tuple[float, float]], **settings: Any) -> Outcome:
     """Run a plan with these faults: for each when it begins and how long it lasts."""
     from aiokafka_lite.simulation.schedule import Fault
+    from aiokafka_lite.simulation.trial import quiet
     from tests.simulation import plan
     from tests.simulation.course import run_plan
 
     drawn = plan.draw(1, 20.0)
     each = tuple(Fault(at_s, lasts_s, name, 0, 0.3) for name, (at_s, lasts_s) in faults.items())
-    return run_plan(dataclasses.replace(drawn, faults=each, **settings))
+    with quiet(is_logged=False):  # killed processes end nothing themselves
+        return run_plan(dataclasses.replace(drawn, faults=each, **settings))
 
 
 @pytest.mark.parametrize("other", ["loop blocked", "slow link", "one-way cut", "hang"])

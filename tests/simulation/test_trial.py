@@ -17,7 +17,7 @@ import time
 import types
 import uuid
 import weakref
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,17 @@ if TYPE_CHECKING:
 pytest.importorskip("simloop", reason="simloop is not installed")
 
 GROUP = "g"
+
+
+@pytest.fixture(autouse=True)
+def no_remains() -> Iterator[None]:
+    """Collect what killed processes leave here: the next test would fail for their warnings."""
+    from aiokafka_lite.simulation import trial
+
+    yield
+    for _ in range(2):  # what is closed by the first collection is garbage for the second
+        with trial.quiet(is_logged=False):
+            pass
 
 
 def outcome_of(test: Test, *faults: Any, **options: Any) -> TrialOutcome:
