@@ -685,7 +685,7 @@ class Commits:
                 if commit.is_departed:
                     commit.put_off()
                 return True
-        if recovery is Recovery.FENCED and not self._has_taken_its_place_again(commit):
+        if recovery is Recovery.FENCED and not self._is_of_unfenced_member(commit):
             return False
         if recovery.is_about_membership:
             raise self._rejection(commit) from error
@@ -695,7 +695,7 @@ class Commits:
                 return False
         return recovery is not Recovery.SURFACE
 
-    def _has_taken_its_place_again(self, commit: PendingCommit) -> bool:
+    def _is_of_unfenced_member(self, commit: PendingCommit) -> bool:
         """Whether a member made the commit, and no other consumer is known to use its id."""
         made_as = commit.made_as
         is_of_member = made_as is not None and made_as != NO_IDENTITY
