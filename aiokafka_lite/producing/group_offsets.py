@@ -77,7 +77,8 @@ class DeliveryInTransaction(Protocol):
     def to_commit(self) -> tuple[ConsumerGroupMetadata, DecidedOffsets]:
         """Return the member and the offsets, or raise CommitFailedError after a revocation."""
 
-    def refused(self, error: KafkaError) -> None: ...
+    def refused(self, error: KafkaError) -> bool:
+        """Note a refusal. Return whether it concerns a generation, and the consumer goes on."""
 
     def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
         """Note the end of the transaction. `is_committed` is None if unknown."""
@@ -119,7 +120,8 @@ class OffsetsOfGroup:
     def to_commit(self) -> tuple[ConsumerGroupMetadata, DecidedOffsets]:
         return self.source, self.offsets
 
-    def refused(self, error: KafkaError) -> None: ...
+    def refused(self, error: KafkaError) -> bool:
+        return False
 
     def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None: ...
 
@@ -226,8 +228,7 @@ def raise_refusal(
             error: KafkaError = error_class(
                 f"{error_class.description} ({tp.topic}-{tp.partition}, group {group_id!r})"
             ).at(tp)
-            delivery.refused(error)
-            if error_class in LOST_MEMBERSHIP:
+            if delivery.refused(error) or error_class in LOST_MEMBERSHIP:
                 raise CommitFailedError(
                     f"group {group_id!r} has rebalanced since the consumer returned the records. "
                     "The transaction is aborted, and the members that own the partitions now read "

@@ -36,8 +36,9 @@ class Delivery(OffsetsOfGroup):
     def topic_ids(self) -> Collection[tuple[TopicPartition, bytes]]:
         return [(tp, TOPIC_ID) for tp in TPS]
 
-    def refused(self, error: KafkaError) -> None:
+    def refused(self, error: KafkaError) -> bool:
         self.refusals.append(error)
+        return super().refused(error)
 
 
 def answer(*codes: int, name: str = "t") -> TxnOffsetCommitResponse:

@@ -685,21 +685,22 @@ class Commits:
                 if commit.is_departed:
                     commit.put_off()
                 return True
-        if recovery is Recovery.FENCED and not self._is_of_unfenced_member(commit):
+        if recovery is Recovery.FENCED and commit.is_departed:
             return False
-        if recovery.is_about_membership:
+        if self.is_over(commit.made_as, error):
             raise self._rejection(commit) from error
         if error.invalid_metadata:
             self._cluster.invalidate()
             if error.tp is not None and is_gone(self._cluster.view, error.tp.topic):
                 return False
-        return recovery is not Recovery.SURFACE
+        return recovery not in (Recovery.FENCED, Recovery.SURFACE)
 
-    def _is_of_unfenced_member(self, commit: PendingCommit) -> bool:
-        """Whether a member made the commit, and no other consumer is known to use its id."""
-        made_as = commit.made_as
-        is_of_member = made_as is not None and made_as != NO_IDENTITY
-        return is_of_member and not commit.is_departed and not self.member.is_fenced
+    def is_over(self, made_as: Identity | None, error: KafkaError) -> bool:
+        """Whether a refusal ends a generation. Unless another consumer has its instance id."""
+        recovery = recovery_for(error)
+        if recovery is Recovery.FENCED:
+            return made_as not in (None, NO_IDENTITY) and not self.member.is_fenced
+        return recovery.is_about_membership
 
     def _rejection(self, commit: PendingCommit) -> CommitFailedError:
         if commit.made_as != NO_IDENTITY:

@@ -271,9 +271,12 @@ class _OfConsumer(ABC):
     async def confirm_topics(self, deadline: float) -> None:
         await self._offsets.commits.topics.confirm(self.topic_ids(), deadline)
 
-    def refused(self, error: KafkaError) -> None:
-        if self._group is not None:
-            self._offsets.commits.note_refusal(self._group.held_as, error)
+    def refused(self, error: KafkaError) -> bool:
+        if self._group is None:
+            return False
+        held_as, commits = self._group.held_as, self._offsets.commits
+        commits.note_refusal(held_as, error)
+        return commits.is_over(held_as, error)
 
 
 class DeliveryToCommit(_OfConsumer):

@@ -15,13 +15,15 @@ from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from aiokafka_lite.errors import CommitFailedError, FencedInstanceIdError
+from aiokafka_lite.processing import Outputs
+from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from aiokafka_lite.protocol.messages.consumer_group_describe import Member as DescribedMember
 from aiokafka_lite.protocol.messages.group_members import (
     ConsumerGroupHeartbeatRequest,
     LeaveGroupRequest,
 )
-from aiokafka_lite.structs import TopicPartition
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.epoch_groups import beats_of, requests_of
@@ -32,6 +34,7 @@ from tests.support.reading import consumer_of, values
 from tests.support.rows import rows, tps
 from tests.support.waiting import PATIENCE_S, eventually, until
 
+Record: TypeAlias = "ConsumerRecord[bytes | None, bytes | None]"
 Settings: TypeAlias = "Mapping[str, object]"
 COUNT: Final = 4
 EAGER: Final[Settings] = {
@@ -524,3 +527,47 @@ async def test_a_commit_from_before_a_static_member_took_its_own_place_again_fen
             assert any(FencedInstanceIdError.errno in each.error_codes for each in broker.requests)
             assert await values(consumer, 1) == [b"v"]
             await consumer.commit()
+
+
+async def test_a_transaction_from_before_a_static_member_took_its_own_place_again_ends_no_run() -> (
+    None
+):
+    async with Broker() as broker:
+        for topic in ("t", "out"):
+            broker.create_topic(topic)
+        broker.produce("t", "v")
+        consumer = consumer_of(
+            broker,
+            "t",
+            group_id="g",
+            group_instance_id="i",
+            group_protocol="classic",
+            enable_auto_commit=False,
+            heartbeat_interval_ms=50,
+        )
+        producer = AIOKafkaProducer(
+            bootstrap_servers=broker.bootstrap_servers, transactional_id="copy"
+        )
+        calls: list[bytes | None] = []
+
+        async def handle(record: Record, outputs: Outputs) -> None:
+            calls.append(record.value)
+            outputs.send("out", record.value)
+            if len(calls) == 1:
+                beat = broker.on("Heartbeat").delay(0.2, 1)
+                broker.expire_session("g", inside.member_id(consumer))
+                await beat.reached()
+                broker.on("TxnOffsetCommit").delay(2, 1)
+
+        async with consumer, producer:
+            running = asyncio.create_task(consumer.run(handle, transactions=producer))
+            await until(
+                lambda: any(
+                    FencedInstanceIdError.errno in each.error_codes for each in broker.requests
+                )
+            )
+            broker.produce("t", "w")
+            await until(lambda: len(calls) == 3)
+            await consumer.stop()
+            await running
+        assert calls == [b"v", b"v", b"w"]
