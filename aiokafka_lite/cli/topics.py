@@ -461,6 +461,8 @@ UNSET: Final = 1
 DEFAULT: Final = 5
 _SOURCES: Final = {1: "topic", 2: "broker", 3: "cluster", 4: "server.properties", 5: "default"}
 LOOK_AGAIN_AFTER_S: Final = 0.05
+# How long other brokers may take to learn of a change that the controller has made.
+SPREAD_TIMEOUT_S: Final = 2.0
 
 _COLUMNS: Final = columns("topic, name: setting, value, source: set in, default")
 
@@ -664,7 +666,7 @@ def run_config(options: argparse.Namespace) -> int:
         before = _settings(cluster, names)
         if options.set or options.unset:
             _change(cluster, options, before)
-            before = _settings(cluster, names)
+            before = _changed_settings(cluster, names, options)
     rows = [
         _row(result.resource_name, each)
         for result in before
@@ -687,6 +689,27 @@ def _settings(cluster: BlockingCluster, names: Sequence[str]) -> list[DescribeCo
         ]
     )
     return results
+
+
+def _changed_settings(
+    cluster: BlockingCluster, names: Sequence[str], options: argparse.Namespace
+) -> list[DescribeConfigsResult]:
+    """Return the settings once the broker that is asked has the changes, or after some seconds.
+
+    Kafka's controller responds before other brokers have them.
+    """
+    wanted = {*options.set, *((name, None) for name in options.unset)}
+    give_up_at = time.monotonic() + SPREAD_TIMEOUT_S
+    while True:
+        results = _settings(cluster, names)
+        if time.monotonic() >= give_up_at or all(
+            (each.name, each.value if each.config_source == OF_TOPIC else None) in wanted
+            for result in results
+            for each in result.configs
+            if each.name in {name for name, _ in wanted}
+        ):
+            return results
+        time.sleep(LOOK_AGAIN_AFTER_S)
 
 
 def _differs(setting: DescribeConfigsResourceResult) -> bool:
