@@ -222,7 +222,7 @@ def draw(seed: int, length_s: float = 60.0) -> Plan:
         _weights(rng, may_lose=may_lose, is_gentle=is_gentle),
         is_dense=rng.random() < 0.5,
     )
-    pause_s = rng.choice((0.1, 0.25, 1.0))
+    pause_s = rng.choice((0.25, 0.5, 1.0))
     second = rng.choices(SECONDS, (2, 1, 1) if may_lose else (4, 1, 1))[0]
     tasks = 3 if way in BY_TASKS and rng.random() < 0.2 else 1
     habits = [name for name, ways in HABITS.items() if way in ways]

@@ -338,7 +338,7 @@ _COMMITS: Final = (
         (
             _edit(
                 "consumer.commits.commits",
-                "        return recovery is not Recovery.SURFACE\n",
+                "        return recovery not in (Recovery.FENCED, Recovery.SURFACE)\n",
                 "        return recovery is Recovery.RETRY\n",
             ),
         ),

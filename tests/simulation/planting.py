@@ -27,8 +27,8 @@ from tests.simulation.planted import BUGS, Bug
 ROOT: Final = Path(__file__).parents[2]
 # A planted bug may run without an end; a seed takes less than a second.
 MOST_CPU_S: Final = 10.0
-# Seeds of one bug: each takes half a second. Those that cannot meet the bug are not run.
-MOST_SEEDS: Final = 50
+# Seeds of one bug: each takes a fifth of a second. Those that cannot meet the bug are not run.
+MOST_SEEDS: Final = 100
 LIVELOCK: Final = "course failed"
 # The name of no bug: the seeds run on the source as it is.
 NOTHING: Final = "nothing"
