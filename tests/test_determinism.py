@@ -15,9 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-import pytest
-
 import aiokafka_lite
+from tests.support.for_each import for_each
 
 PACKAGE: Final = Path(aiokafka_lite.__file__).parent
 
@@ -495,9 +494,7 @@ def rules_of(*sources: str) -> list[str]:
     return [each.rule for each in found_in([*planted.values()][-1], Sets(planted))]
 
 
-@pytest.mark.parametrize(
-    ("rule", "source"),
-    [
+@for_each([
         ("clock", "import time\ntime.time()"),
         ("clock", "from time import monotonic as now\nnow()"),
         ("clock", "import time\ndef f(clock=time.perf_counter): ..."),
@@ -537,14 +534,12 @@ def rules_of(*sources: str) -> list[str]:
         ("order", "class A:\n    @property\n    def b(self) -> set[str]: ...\nlist(a.b)"),
         ("order", "def f() -> set[str]: ...\nlist(a.f())"),
         ("order", "async def f() -> set[str]: ...\nasync def g():\n    return [*await f()]"),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_the_lint_finds(rule: str, source: str) -> None:
     assert rules_of(source) == [rule]
 
 
-@pytest.mark.parametrize(
-    "source",
+@for_each(
     [
         "import time\ndef f(time): return time.time_of_day",
         "import random\ndef f(rng: random.Random) -> random.Random: return rng",
@@ -561,7 +556,7 @@ def test_the_lint_finds(rule: str, source: str) -> None:
         "def f(a: set[str]): ...\ndef g(a: list[str]):\n    return tuple(a)",
         "class A:\n    b: set[str]\nclass C:\n    b: list[str]\nlist(x.b)",
         "def f(a: set[str]):\n    return b.union(*a)",
-    ],
+    ]
 )
 def test_the_lint_allows(source: str) -> None:
     assert rules_of(source) == []

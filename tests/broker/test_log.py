@@ -64,12 +64,13 @@ def test_bytes_given_are_not_changed_and_writable_memory_is(new_store: NewStore)
     assert headers(memoryview(writable))[0].base_offset == 2
 
 
-@pytest.mark.parametrize("offset", range(10))
-def test_read_starts_with_the_batch_that_holds_the_offset(new_store: NewStore, offset: int) -> None:
+def test_read_starts_with_the_batch_that_holds_the_offset(new_store: NewStore) -> None:
     log = open_log(new_store(MEGABYTE))
     for _ in range(5):
         append(log, batch(2))
-    assert headers(log.read(offset, MEGABYTE))[0].base_offset == offset - offset % 2
+    for offset in range(10):
+        first = headers(log.read(offset, MEGABYTE))[0]
+        assert first.base_offset == offset - offset % 2, offset
 
 
 def test_read_returns_whole_batches_only(new_store: NewStore) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections import Counter
 
 import pytest
 
 from aiokafka_lite.cli.output import columns, rich_table
+from tests.support.for_each import for_each
 
 COLUMNS = columns("topic, #committed, client")
 ROW = {"topic": "payments.orders.enriched.v2", "committed": 123_456_789_012, "client": "a-7d9f8b"}
@@ -18,8 +20,7 @@ def characters(text: str) -> Counter[str]:
     return Counter(each for each in text.lower() if each.isalnum())
 
 
-@pytest.mark.parametrize("width", [200, 60, 50, 45, 40, 20])
-@pytest.mark.parametrize("count", [0, 2])
+@for_each(itertools.product([200, 60, 50, 45, 40, 20], [0, 2]))
 def test_a_table_shows_numbers_whole_and_all_of_each_name(width: int, count: int) -> None:
     console = pytest.importorskip("rich.console").Console(file=io.StringIO(), width=width)
     console.print(rich_table([ROW] * count, COLUMNS, width))

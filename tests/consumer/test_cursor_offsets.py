@@ -153,12 +153,9 @@ def test_a_position_of_an_unknown_epoch_is_not_validated() -> None:
     assert not started().needs_validation(5)
 
 
-@pytest.mark.parametrize(
-    ("newest", "current", "void", "knows"),
-    [(6, 2, 7, True), (2, 2, 7, False), (1, 2, 7, False), (8, 7, 7, False), (8, 9, 7, False)],
-)
+@for_each([(6, 2, 7, True), (2, 2, 7, False), (1, 2, 7, False), (8, 7, 7, False), (8, 9, 7, False)])
 def test_epochs_that_begin_again_are_noticed_once(
-    newest: int, current: int, void: int, *, knows: bool
+    newest: int, current: int, void: int, knows: bool
 ) -> None:
     for cursor in (started(5, newest), started(5)):
         cursor.validated(newest)
@@ -268,8 +265,7 @@ def test_nothing_stays_finished_of_a_partition_that_goes_to(to: str) -> None:
     assert not progress.has_finished_before
 
 
-@pytest.mark.parametrize(
-    ("topic_id", "committed_of", "is_noted"),
+@for_each(
     [
         (ID, ID, True),
         (ID, OTHER, False),
@@ -277,10 +273,10 @@ def test_nothing_stays_finished_of_a_partition_that_goes_to(to: str) -> None:
         (ID, OF_OLD_BROKERS, True),
         (UNKNOWN, OTHER, True),
         (OF_OLD_BROKERS, OTHER, True),
-    ],
+    ]
 )
 def test_what_was_committed_of_another_topic_is_not_of_this_log(
-    topic_id: bytes, committed_of: bytes, *, is_noted: bool
+    topic_id: bytes, committed_of: bytes, is_noted: bool
 ) -> None:
     cursor, committed = read(), OffsetAndMetadata(5, "")
     cursor.read_from(None, 1, topic_id)
@@ -293,12 +289,9 @@ def test_what_was_committed_of_another_topic_is_not_of_this_log(
     assert cursor.committed == (committed if is_noted else None)
 
 
-@pytest.mark.parametrize(
-    ("read_in", "committed_in", "is_known"),
-    [(3, 3, True), (3, 4, False), (3, NO_EPOCH, True), (NO_EPOCH, 4, True)],
-)
+@for_each([(3, 3, True), (3, 4, False), (3, NO_EPOCH, True), (NO_EPOCH, 4, True)])
 def test_what_was_committed_in_another_epoch_is_of_records_that_were_truncated(
-    read_in: int, committed_in: int, *, is_known: bool
+    read_in: int, committed_in: int, is_known: bool
 ) -> None:
     cursor, committed = started(0, read_in), OffsetAndMetadata(5, "")
     cursor.advance(10, ((0, read_in),))
@@ -407,18 +400,17 @@ def test_there_is_more_to_fetch_before_the_end_that_a_broker_has_named() -> None
     assert behind == [[True, True], [True, False], [True, False], [False, False]]
 
 
-@pytest.mark.parametrize(
-    ("before", "named", "is_stable", "ends"),
+@for_each(
     [
         (None, 0, True, (0, 0)),
         (None, 5, False, (5, None)),
         ((9, 4), 5, True, (9, 5)),
         ((3, 3), 5, True, (5, 5)),
         ((9, 4), 5, False, (5, 4)),
-    ],
+    ]
 )
 def test_a_stable_end_is_no_lower_end_of_the_log(
-    before: tuple[int, int] | None, named: int, ends: tuple[int, int | None], *, is_stable: bool
+    before: tuple[int, int] | None, named: int, is_stable: bool, ends: tuple[int, int | None]
 ) -> None:
     cursor = started()
     if before is not None:

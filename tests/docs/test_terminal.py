@@ -7,10 +7,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 from aiokafka_lite.cli.main import COMMANDS, build_parser
 from tests.docs.shown_commands import commands_in, understood
+from tests.support.for_each import for_each
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "terminal.md").read_text(encoding="utf-8")
@@ -37,12 +36,11 @@ def test_twelve_answers_are_understood() -> None:
             understood(answer)
 
 
-@pytest.mark.parametrize(
-    "words",
+@for_each(
     [
-        *[(name,) for name in COMMANDS],
-        *[(name, action) for name, command in COMMANDS.items() for action in command.actions],
-    ],
+        *[[name] for name in COMMANDS],
+        *[[name, action] for name, command in COMMANDS.items() for action in command.actions],
+    ]
 )
 def test_examples_of_help_are_understood(words: Sequence[str]) -> None:
     parser = build_parser(*words)

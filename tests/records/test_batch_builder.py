@@ -146,8 +146,8 @@ def test_timestamps_may_be_as_far_apart_as_the_format_can_say(way: Way) -> None:
     assert [r.timestamp for r in take_all(record_set(builder.build()))] == stamps
 
 
-@pytest.mark.parametrize("codec", records.Codec)
-def test_it_may_be_built_again_for_another_producer(way: Way, codec: records.Codec) -> None:
+@for_each(records.Codec)
+def test_it_may_be_built_again_for_another_producer(codec: records.Codec, way: Way) -> None:
     builder = way.new(codec=codec)
     for row in numbered(10):
         builder.append(*row)
@@ -175,8 +175,8 @@ def test_compression_is_done_once(way: Way, monkeypatch: pytest.MonkeyPatch) -> 
     assert compressed == [builder.size_estimate - 61]
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip"])
-def test_batch_that_was_built_takes_no_further_record(way: Way, codec: str) -> None:
+@for_each(["none", "gzip"])
+def test_batch_that_was_built_takes_no_further_record(codec: str, way: Way) -> None:
     builder = way.new(codec=codec)
     builder.append(1, None, b"value")
     built, size = builder.build(), builder.size_estimate
@@ -207,8 +207,8 @@ class OwnBytes(bytes):
     pass
 
 
-@pytest.mark.parametrize("size", [0, 1, 8, 72, 800])
-def test_anything_like_bytes_is_a_key_or_a_value(way: Way, size: int) -> None:
+@for_each([0, 1, 8, 72, 800])
+def test_anything_like_bytes_is_a_key_or_a_value(size: int, way: Way) -> None:
     content = bytes(range(8)) * (size // 8) + b"x" * (size % 8)
     likes: list[Any] = [bytearray(content), memoryview(content), OwnBytes(content)]
     likes.append(memoryview(bytearray(b"?" + content))[1:])
@@ -260,8 +260,8 @@ def test_record_takes_no_more_than_was_told_and_little_less(
         assert taken <= way.size_of(key, value, its_headers) <= taken + 17
 
 
-@pytest.mark.parametrize("size", [0, 63, 64, 8191, 8192, 1 << 20])
-def test_sizes_are_told_where_lengths_get_longer(way: Way, size: int) -> None:
+@for_each([0, 63, 64, 8191, 8192, 1 << 20])
+def test_sizes_are_told_where_lengths_get_longer(size: int, way: Way) -> None:
     content = b"x" * size
     assert way.size_of(content, None) == way.size_of(None, content)
     builder = way.new()
@@ -364,8 +364,8 @@ def test_record_behind_the_last_offset_is_refused(way: Way) -> None:
         builder.append(5, None, b"v")
 
 
-@pytest.mark.parametrize(("first", "then"), [(1, -INT64), (-1, INT64 - 1)])
-def test_timestamp_too_far_from_the_first_is_refused(way: Way, first: int, then: int) -> None:
+@for_each([(1, -INT64), (-1, INT64 - 1)])
+def test_timestamp_too_far_from_the_first_is_refused(first: int, then: int, way: Way) -> None:
     builder = way.new()
     builder.append(first, None, b"v")
     with pytest.raises(
@@ -376,8 +376,8 @@ def test_timestamp_too_far_from_the_first_is_refused(way: Way, first: int, then:
     builder.append(then + (1 if then < 0 else -1), None, b"v")
 
 
-@pytest.mark.parametrize("size", [INT32 - 1, INT32 - 70, INT32, 1 << 33])
-def test_batch_of_2_gib_is_refused(way: Way, size: int) -> None:
+@for_each([INT32 - 1, INT32 - 70, INT32, 1 << 33])
+def test_batch_of_2_gib_is_refused(size: int, way: Way) -> None:
     builder = way.new()
     with mmap.mmap(-1, size) as mapped, memoryview(mapped) as view:  # takes no memory by itself
         assert way.size_of(None, view) > size
@@ -398,16 +398,14 @@ def test_batch_without_records_is_refused(way: Way) -> None:
         way.new().build()
 
 
-@pytest.mark.parametrize("codec", ["brotli", "", "5", 5])
-def test_unknown_codec_is_refused_when_it_is_named(way: Way, codec: str | int) -> None:
+@for_each(["brotli", "", "5", 5])
+def test_unknown_codec_is_refused_when_it_is_named(codec: str | int, way: Way) -> None:
     with pytest.raises(UnsupportedCodecError, match=r"gzip, snappy, lz4, zstd"):
         way.new(codec=codec)
 
 
-@pytest.mark.parametrize(
-    ("name", "bits"), [("producer_id", 64), ("producer_epoch", 16), ("base_sequence", 32)]
-)
-def test_producer_that_no_field_holds_is_refused(way: Way, name: str, bits: int) -> None:
+@for_each([("producer_id", 64), ("producer_epoch", 16), ("base_sequence", 32)])
+def test_producer_that_no_field_holds_is_refused(name: str, bits: int, way: Way) -> None:
     builder = way.new()
     builder.append(1, None, b"v")
     for number in (1 << bits - 1, -(1 << bits - 1) - 1):
@@ -420,8 +418,8 @@ def test_producer_that_no_field_holds_is_refused(way: Way, name: str, bits: int)
     assert len(builder.build(**{name: (1 << bits - 1) - 1})) == builder.size_estimate
 
 
-@pytest.mark.parametrize(("name", "bits"), [("base_offset", 64), ("leader_epoch", 32)])
-def test_place_that_no_field_holds_is_refused(way: Way, name: str, bits: int) -> None:
+@for_each([("base_offset", 64), ("leader_epoch", 32)])
+def test_place_that_no_field_holds_is_refused(name: str, bits: int, way: Way) -> None:
     with pytest.raises(
         ValueError, match=f"{name} is {1 << bits - 1}, which does not fit into {bits} bits"
     ):

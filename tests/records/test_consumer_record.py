@@ -193,8 +193,8 @@ def test_deleted_field_is_missing_until_it_is_set(name: str, cls: type[Any]) -> 
     assert record == cls(**FIELDS)
 
 
-@pytest.mark.parametrize("name", INTEGERS)
-def test_odd_value_can_be_deleted(record: Any, name: str) -> None:
+@for_each(INTEGERS)
+def test_odd_value_can_be_deleted(name: str, record: Any) -> None:
     setattr(record, name, "odd")
     delattr(record, name)
     assert not hasattr(record, name)
@@ -252,8 +252,8 @@ def test_annotations_are_those_of_the_twin(cls: type[Any]) -> None:
 # --- copies --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_record_is_pickled(record: Any, protocol: int) -> None:
+@for_each(range(pickle.HIGHEST_PROTOCOL + 1))
+def test_record_is_pickled(protocol: int, record: Any) -> None:
     record.mine = "attribute"
     record.timestamp = None
     copied = pickle.loads(pickle.dumps(record, protocol))  # noqa: S301 -- just written

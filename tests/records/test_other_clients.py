@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import pytest
@@ -13,6 +14,7 @@ from aiokafka.record.memory_records import MemoryRecords as AiokafkaRecords
 from aiokafka_lite import records
 from tests.records import kafka_python
 from tests.support.crafted import FIRST_TIMESTAMP, offsets, record_set, take_all
+from tests.support.for_each import for_each
 
 COUNT = 30
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -43,9 +45,11 @@ def headers(number: int) -> list[tuple[str, bytes | None]]:
     return [("a", b"1"), ("a", b"")] if number % 2 else []
 
 
-def skip_without_library(client: str, codec: str) -> None:
-    if client == "kafka-python" and codec not in kafka_python.CODECS:
-        pytest.skip(f"kafka-python lacks the library for {codec}")
+def with_library(clients: Iterable[str], codecs: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the pairs without those for which kafka-python lacks a library."""
+    for client, codec in itertools.product(clients, codecs):
+        if client != "kafka-python" or codec in kafka_python.CODECS:
+            yield client, codec
 
 
 def built_by(builder: Builder, *, with_headers: bool) -> bytes:
@@ -83,10 +87,8 @@ LEGACY_BUILDERS: dict[str, Callable[[int, int], Builder]] = {
 
 
 @pytest.mark.usefixtures("decoder")
-@pytest.mark.parametrize("client", MAGIC_2_BUILDERS)
-@pytest.mark.parametrize("codec", CODECS)
+@for_each(with_library(MAGIC_2_BUILDERS, CODECS))
 def test_batch_of_another_client_is_read(client: str, codec: str) -> None:
-    skip_without_library(client, codec)
     content = built_by(MAGIC_2_BUILDERS[client](CODECS[codec]), with_headers=True)
     taken = take_all(record_set(content), 7)
     assert offsets(taken) == list(range(COUNT))
@@ -97,13 +99,13 @@ def test_batch_of_another_client_is_read(client: str, codec: str) -> None:
 
 
 @pytest.mark.usefixtures("decoder")
-@pytest.mark.parametrize("client", LEGACY_BUILDERS)
-@pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
-def test_messages_of_another_client_are_read(client: str, magic: int, codec: str) -> None:
-    skip_without_library(client, codec)
-    if (client, magic, codec) == ("aiokafka", 0, "lz4"):
-        pytest.skip("aiokafka does not write LZ4 in magic 0")
+@for_each(
+    (client, codec, magic)
+    for client, codec in with_library(LEGACY_BUILDERS, ["none", "gzip", "snappy", "lz4"])
+    for magic in (0, 1)
+    if (client, codec, magic) != ("aiokafka", "lz4", 0)  # aiokafka does not write it
+)
+def test_messages_of_another_client_are_read(client: str, codec: str, magic: int) -> None:
     built = built_by(LEGACY_BUILDERS[client](magic, CODECS[codec]), with_headers=False)
     content = numbered_from_its_first(built, magic, codec != "none")
     taken = take_all(record_set(content), 7)
@@ -113,10 +115,8 @@ def test_messages_of_another_client_are_read(client: str, magic: int, codec: str
         assert record.timestamp == (FIRST_TIMESTAMP - number if magic else None)
 
 
-@pytest.mark.parametrize("client", ["aiokafka", "kafka-python"])
-@pytest.mark.parametrize("codec", CODECS)
+@for_each(with_library(MAGIC_2_BUILDERS, CODECS))
 def test_another_client_reads_our_batch(client: str, codec: str) -> None:
-    skip_without_library(client, codec)
     content = records.build_batch(
         (
             (FIRST_TIMESTAMP - number, key(number), value(number), headers(number))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from aiokafka_lite.records import _partitioner_py, partitioner
 from tests.support.extensions import BROKEN, NOT_BUILT
+from tests.support.for_each import for_each
 
 MODULE = "aiokafka_lite.records._partitioner"
 
@@ -30,8 +31,7 @@ keys = st.binary(max_size=40)
 
 # The signed values that Kafka's own UtilsTest expects.
 @each_way
-@pytest.mark.parametrize(
-    ("key", "signed"),
+@for_each(
     [
         (b"21", -973932308),
         (b"foobar", -790332482),
@@ -39,9 +39,9 @@ keys = st.binary(max_size=40)
         (b"a-little-bit-longer-string", -1486304829),
         (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
         (b"abc", 479470107),
-    ],
+    ]
 )
-def test_murmur2_agrees_with_java(way: str, key: bytes, signed: int) -> None:
+def test_murmur2_agrees_with_java(key: bytes, signed: int, way: str) -> None:
     assert MURMUR2[way](key) == signed & 0xFFFFFFFF
 
 
@@ -67,15 +67,15 @@ def test_key_may_be_anything_like_bytes(way: str) -> None:
 
 
 @each_way
-@pytest.mark.parametrize("key", ["key", None, 5, [1]])
-def test_key_of_another_type_is_refused(way: str, key: Any) -> None:
+@for_each(["key", None, 5, [1]])
+def test_key_of_another_type_is_refused(key: Any, way: str) -> None:
     with pytest.raises(TypeError, match=f"key must be bytes.*not {type(key).__name__}"):
         PARTITION_FOR_KEY[way](key, 3)
 
 
 @each_way
-@pytest.mark.parametrize("count", [0, -1])
-def test_topic_without_partitions_is_refused(way: str, count: int) -> None:
+@for_each([0, -1])
+def test_topic_without_partitions_is_refused(count: int, way: str) -> None:
     with pytest.raises(ValueError, match=f"must be at least 1, not {count}"):
         PARTITION_FOR_KEY[way](b"key", count)
 

@@ -11,6 +11,7 @@ import pytest
 from aiokafka_lite.broker.log.disk import load_formatted, load_json
 from aiokafka_lite.broker.log.storage import LogState
 from aiokafka_lite.errors import KafkaStorageError
+from tests.support.for_each import for_each
 
 
 class Point(NamedTuple):
@@ -41,8 +42,7 @@ def test_what_fits_is_returned_as_it_is() -> None:
     assert load_json(b'{"format": 1, "names": {}}', Stored) == {"format": 1, "names": {}}
 
 
-@pytest.mark.parametrize(
-    "wrong",
+@for_each(
     [
         None,
         [],
@@ -62,7 +62,7 @@ def test_what_fits_is_returned_as_it_is() -> None:
         GOOD | {"more": [[1]]},
         GOOD | {"more": [[1, 2, 3]]},
         GOOD | {"more": [[1, None]]},
-    ],
+    ]
 )
 def test_what_does_not_fit_is_refused(wrong: object) -> None:
     with pytest.raises((ValueError, KeyError), match=r"\bit\b|surrogates"):

@@ -38,6 +38,7 @@ from aiokafka_lite.structs import TopicPartition
 from tests.support import inside
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.epoch_groups import requests_of
+from tests.support.for_each import for_each
 from tests.support.java import JavaTools
 from tests.support.java_member import JavaMember
 from tests.support.reading import consumer_of
@@ -241,16 +242,15 @@ async def test_the_leader_shares_out_anew_when_replicas_are_elsewhere(
         assert group[three].assignment() == held[three]
 
 
-@pytest.mark.parametrize(
-    ("assignor", "rack", "expected"),
+@for_each(
     [
         *((each, "r", True) for each in ASSIGNORS),
         (RangePartitionAssignor, None, False),
         (RoundRobinPartitionAssignor, "r", False),
-    ],
+    ]
 )
 def test_a_leader_watches_racks_where_a_member_is_in_one_and_the_assignor_looks(
-    assignor: type[AbstractPartitionAssignor], rack: str | None, *, expected: bool
+    assignor: type[AbstractPartitionAssignor], rack: str | None, expected: bool
 ) -> None:
     said = ConsumerProtocolMemberMetadata(3, ["t"], b"")
     group = {"one": said, "two": said._replace(rack_id=rack)}
@@ -269,8 +269,7 @@ def seen(racks: dict[int, str | None], *replicas: tuple[int, ...]) -> ClusterVie
 AT: Final[dict[int, str | None]] = {1: "a", 2: "b", 3: None}
 
 
-@pytest.mark.parametrize(
-    ("now", "is_news"),
+@for_each(
     [
         pytest.param(seen(AT, (1, 2), (2, 3)), False, id="as before"),
         pytest.param(seen(AT, (2, 1), (3, 2)), False, id="in another order"),
@@ -283,15 +282,13 @@ AT: Final[dict[int, str | None]] = {1: "a", 2: "b", 3: None}
         pytest.param(seen({**AT, 4: "b"}, (1, 4), (2, 3)), False, id="moved inside its rack"),
         pytest.param(seen(AT, (1, 2)), True, id="one is gone"),
         pytest.param(ClusterView(), False, id="nothing is known"),
-    ],
+    ]
 )
-@pytest.mark.parametrize("with_racks", [True, False])
-def test_what_makes_a_leader_share_out_anew(
-    now: ClusterView, *, is_news: bool, with_racks: bool
-) -> None:
-    before = known_of(seen(AT, (1, 2), (2, 3)), ["t"], with_racks=with_racks)
-    expected = is_news and (with_racks or len(now.topics["t"].partitions) == 1)
-    assert have_changed(before, now) == expected
+def test_what_makes_a_leader_share_out_anew(now: ClusterView, is_news: bool) -> None:
+    for with_racks in (True, False):
+        before = known_of(seen(AT, (1, 2), (2, 3)), ["t"], with_racks=with_racks)
+        expected = is_news and (with_racks or len(now.topics["t"].partitions) == 1)
+        assert have_changed(before, now) == expected, with_racks
 
 
 def of_topics(*topics: TopicView) -> ClusterView:
@@ -302,8 +299,7 @@ def parts(name: str, count: int) -> TopicView:
     return TopicView(name, partitions={number: PartitionView(1) for number in range(count)})
 
 
-@pytest.mark.parametrize(
-    ("now", "is_news"),
+@for_each(
     [
         pytest.param(of_topics(parts("t", 2), parts("u", 1)), False, id="as before"),
         pytest.param(of_topics(parts("t", 2), parts("u", 2)), True, id="one has more"),
@@ -319,10 +315,10 @@ def parts(name: str, count: int) -> TopicView:
             False,
             id="one has no leader",
         ),
-    ],
+    ]
 )
 def test_a_leader_shares_out_anew_for_the_news_of_one_topic(
-    now: ClusterView, *, is_news: bool
+    now: ClusterView, is_news: bool
 ) -> None:
     before = known_of(of_topics(parts("t", 2), parts("u", 1)), ["u", "t"], with_racks=False)
     assert have_changed(before, now) is is_news

@@ -54,11 +54,9 @@ def test_table_names_every_state_and_dead_is_final() -> None:
     assert all(DEAD in targets for state, targets in LEGAL_TRANSITIONS.items() if state is not DEAD)
 
 
-@pytest.mark.parametrize("start", GroupState)
-@pytest.mark.parametrize("target", GroupState)
-def test_only_legal_transitions_are_made(
-    driver: Driver, start: GroupState, target: GroupState
-) -> None:
+@for_each(itertools.product(GroupState, GroupState))
+def test_only_legal_transitions_are_made(start: GroupState, target: GroupState) -> None:
+    driver = Driver()
     driver.group.state = start
     if target in LEGAL_TRANSITIONS[start]:
         driver.group._transition(target)
