@@ -1,4 +1,4 @@
-"""Arguments of `AIOKafkaConsumer.run`: retries, circuit breaker, dead letters.
+"""Arguments of `AIOKafkaConsumer.run`: handlers by topic, retries, breaker, dead letters.
 
 Dead letters are failed records with their original bytes, in a topic. Headers are added with the
 names of share groups' dead letters in Kafka's brokers (KIP-1191, ShareGroupDLQStateManager), the
@@ -19,6 +19,7 @@ from typing import Final, Literal, TypeAlias, get_args
 from aiokafka_lite._arguments import INT, TEXT
 from aiokafka_lite._compat import override
 from aiokafka_lite._virtual import wall_ms
+from aiokafka_lite.consumer.processing.handlers import Router
 from aiokafka_lite.consumer.processing.handling import (
     CircuitBreaker,
     DeadRecord,
@@ -37,7 +38,7 @@ from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.producing.batch import Output
 from aiokafka_lite.producing.lease import ProducerLease
 
-__all__ = ["CircuitBreaker", "DeadLetters", "DeadRecord", "Outputs", "Retry"]
+__all__ = ["CircuitBreaker", "DeadLetters", "DeadRecord", "Outputs", "Retry", "Router"]
 
 Headers = Sequence[tuple[str, bytes]]
 NewProducer = Callable[[], AIOKafkaProducer]

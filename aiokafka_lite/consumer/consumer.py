@@ -54,7 +54,6 @@ from aiokafka_lite.consumer.config import (
     LATEST_TIMESTAMP,
     NAMED_TUPLES,
     ConsumerConfig,
-    check_handler,
     check_hold,
     check_listener,
     check_max_records,
@@ -98,6 +97,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.delivery.batch import BatchScope, Block
     from aiokafka_lite.consumer.monitoring.health import Health
     from aiokafka_lite.consumer.positions.leader_requests import FoundOffset
+    from aiokafka_lite.consumer.processing.handlers import ByTopic, Handlers, Router
     from aiokafka_lite.consumer.processing.handling import CircuitBreaker, DeadLetter, Retry
     from aiokafka_lite.consumer.processing.lanes import Order
     from aiokafka_lite.consumer.processing.outbox import Outbox, Outputs
@@ -644,9 +644,18 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         transactions: AIOKafkaProducer[Any, Any],
         **options: Unpack[RunOptions],
     ) -> None: ...
+    @overload
     async def run(
         self,
-        handler: Callable[..., Handled],
+        handler: Router | ByTopic,
+        *,
+        batch_size: int | None = ...,
+        transactions: AIOKafkaProducer[Any, Any] | None = ...,
+        **options: Unpack[RunOptions],
+    ) -> None: ...
+    async def run(
+        self,
+        handler: Callable[..., Handled] | Router | ByTopic,
         *,
         concurrency: int = DEFAULT_CONCURRENCY,
         order: Order = "key",
@@ -681,7 +690,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         apply.
 
         Args:
-            handler: A coroutine function of a record, or with `batch_size` of a list of records.
+            handler: A coroutine function of a record, or with `batch_size` of a list of records. Or
+                several by topic: a dict of topic names or patterns, or a `Router`. A list then has
+                records of one handler. If nothing is subscribed or assigned, `run` subscribes to
+                the topics, which must be names.
             concurrency: The most concurrent calls of the handler.
             order: "key": the records of one key in a partition are in order, records without a key
                 in none. "partition": all records of a partition. None: no order.
@@ -706,6 +718,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         Raises:
             TypeError: The handler is not a coroutine function with these arguments, or a key is not
                 hashable with order="key".
+            ValueError: A topic that is subscribed or assigned has no handler.
+            NoHandlerError: A record of another topic without a handler was read.
             IllegalStateError: `run` is already active, or the producer is not started.
             IllegalOperation: With `transactions`: the producer has no transactional_id, or the
                 consumer no group_id.
@@ -713,6 +727,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 running handlers have returned, as is an error of a handler.
         """
         # Imported here: most consumers have no use for it.
+        from aiokafka_lite.consumer.processing.handlers import Handlers
         from aiokafka_lite.consumer.processing.handling import (
             Handling,
             breaker_of,
@@ -724,7 +739,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         self._engine.owner.check()
         check_producer("transactions", transactions)
-        check_handler(handler, 1 if transactions is None else 2)
+        handlers = Handlers(handler, 1 if transactions is None else 2)
         if self._config.ack_mode == "explicit":
             raise IllegalStateError(
                 'run() acknowledges records itself: leave out ack_mode="explicit"'
@@ -734,13 +749,15 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             order=order,
             batch_size=batch_size,
             max_uncommitted=max_uncommitted,
-            retry=retry_of(retry),
+            retry=handlers.policy(retry_of(retry)),
             dead_letter=dead_letter_of(dead_letter),
             breaker=breaker_of(breaker),
         )
         _ = self._engine.running
-        run = Run(self._engine.core, handler, settings, self._engine.deliver)
+        call = handlers.compose(takes_lists=batch_size is not None)
+        run = Run(self._engine.core, call, settings, self._engine.deliver)
         outbox = None if transactions is None else self._new_outbox(transactions, run)
+        self._subscribe_to(handlers)
         async with AsyncExitStack() as stack:
             # Records whose dead letters are written at the end are still finished.
             stack.enter_context(run.opened())
@@ -751,6 +768,12 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             if settings.dead_letter is not None:
                 await self._keep(settings.dead_letter, run, outbox, stack)
             await run.run()
+
+    def _subscribe_to(self, handlers: Handlers) -> None:
+        is_subscribed = self._state.mode is not SubscriptionMode.NONE
+        topics = handlers.topics_to_subscribe(self._state.topics, is_subscribed=is_subscribed)
+        if topics:
+            self.subscribe(topics)
 
     def _new_outbox(self, producer: AIOKafkaProducer[Any, Any], run: Run) -> Outbox:
         from aiokafka_lite.consumer.processing.outbox import GivenProducer, Outbox

@@ -7,7 +7,8 @@
     │  └─ one class per error code    (_broker.py); UnsupportedVersionError
     │     └─ IncompatibleBrokerVersion    found before a request was sent
     ├─ IllegalStateError, IllegalArgumentError, KafkaConfigurationError      the caller's mistake
-    │  ├─ WrongLoopError, ForkedError, AutoCommitError (an IllegalOperation, too)
+    │  ├─ WrongLoopError, ForkedError, NoHandlerError
+    │  ├─ AutoCommitError (an IllegalOperation, too)
     │  └─ InsecureConfigError, OptionError
     ├─ KafkaConnectionError, NoBrokersAvailable, KafkaTimeoutError …         the network
     │  └─ TLSError
@@ -66,7 +67,8 @@ __all__ = [
     "KafkaTimeoutError", "KafkaUnavailableError", "LeaderNotAvailableError", "ListenerNotFound",
     "LogDirNotFound", "LogTruncationError", "MaxPollIntervalError", "MemberIdRequired",
     "MessageSizeTooLargeError", "MetadataEmptyBrokerList", "MismatchedEndpointTypeError",
-    "NewLeaderElectedError", "NoBrokersAvailable", "NoError", "NoOffsetForPartitionError",
+    "NewLeaderElectedError", "NoBrokersAvailable", "NoError", "NoHandlerError",
+    "NoOffsetForPartitionError",
     "NoReassignmentInProgressError", "NodeNotReadyError", "NonEmptyGroup", "NotControllerError",
     "NotCoordinatorError", "NotCoordinatorForGroupError", "NotEnoughReplicasAfterAppendError",
     "NotEnoughReplicasError", "NotLeaderForPartitionError", "OffsetMetadataTooLargeError",

@@ -134,6 +134,10 @@ class IllegalOperation(Exception):
     """The operation needs an argument that the consumer does not have, such as a group id."""
 
 
+class NoHandlerError(IllegalStateError):
+    """`run` has read a record of a topic without a handler. The record is not committed."""
+
+
 class AutoCommitError(IllegalStateError, IllegalOperation):
     """Auto-commit may commit the records of a transaction even if it is aborted.
 

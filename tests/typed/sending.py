@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer, Batch, ConsumerRecord, errors
 from aiokafka_lite.errors import CommitFailedError, KafkaError, NotCoordinatorError
-from aiokafka_lite.processing import DeadRecord, Retry
+from aiokafka_lite.processing import DeadRecord, Retry, Router
 
 if TYPE_CHECKING:
     from typing_extensions import assert_type
@@ -120,3 +121,17 @@ async def commit(consumer: AIOKafkaConsumer[Any, Any]) -> str:
     except KafkaError as error:
         return str(error)
     return "committed"
+
+
+async def handle_by_topic(consumer: AIOKafkaConsumer) -> None:
+    """Run handlers by topic."""
+
+    async def handle(record: ConsumerRecord[bytes | None, bytes | None]) -> None:
+        """Do nothing."""
+
+    router = Router({"a": handle}, default=handle)
+    router.on("b", re.compile("c"))(handle)
+    by_name = {"a": handle}
+    await consumer.run(by_name, concurrency=2)
+    await consumer.run({"a": handle, re.compile("b"): handle})
+    await consumer.run(router, batch_size=2)

@@ -1,0 +1,212 @@
+"""The application's handlers, composed into one call when `run` begins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias, TypeVar
+
+from aiokafka_lite.consumer.config import check_handler, check_topics
+from aiokafka_lite.consumer.processing.handling import Retry
+from aiokafka_lite.errors import IllegalStateError, NoHandlerError
+from aiokafka_lite.structs import ConsumerRecord
+
+Handler: TypeAlias = Callable[..., Any]
+HandlerT = TypeVar("HandlerT", bound=Handler)
+# Of a record or a list of records, and with transactions the outputs.
+Call: TypeAlias = Callable[..., Awaitable[Any]]
+AnyRecord: TypeAlias = ConsumerRecord[Any, Any]
+Topics: TypeAlias = str | re.Pattern[str]
+# By `Topics`. A mapping is invariant in its keys: a dict of names alone would be refused.
+ByTopic: TypeAlias = Mapping[Any, Handler]
+NO_HANDLERS: Final[ByTopic] = MappingProxyType({})
+
+
+class Router:
+    """Chooses the handler of each record by its topic: an argument of `AIOKafkaConsumer.run`.
+
+    ::
+
+        router = Router()
+
+        @router.on("orders", re.compile("orders-"))
+        async def handle(record: ConsumerRecord) -> None: ...
+
+        await consumer.run(router)
+
+    The handler of the topic's name is called. Otherwise it is that of the first pattern that
+    matches the beginning of the name, as with `subscribe(pattern=...)`, and otherwise `default`.
+    `run` uses the handlers that the router has when it begins.
+
+    Args:
+        handlers: The handlers by topic: a name, or a pattern made by `re.compile`.
+        default: The handler of all other topics.
+
+    Raises:
+        TypeError, ValueError: A topic is neither a name nor a pattern, or has a handler already.
+    """
+
+    def __init__(self, handlers: ByTopic = NO_HANDLERS, *, default: Handler | None = None) -> None:
+        self._handlers: dict[Topics, Handler] = {}
+        self.default: Final = default
+        for topic, handler in handlers.items():
+            self.add(topic, handler)
+
+    def __repr__(self) -> str:
+        default = "" if self.default is None else f", default={self.default!r}"
+        return f"Router({self._handlers!r}{default})"
+
+    @property
+    def handlers(self) -> Mapping[Topics, Handler]:
+        """The handlers by topic, without the default."""
+        return MappingProxyType(self._handlers)
+
+    def on(self, *topics: Topics) -> Callable[[HandlerT], HandlerT]:
+        """Return a decorator that adds a handler of these topics."""
+
+        def decorate(handler: HandlerT) -> HandlerT:
+            for topic in topics:
+                self.add(topic, handler)
+            return handler
+
+        return decorate
+
+    def add(self, topic: Topics, handler: Handler) -> None:
+        """Add the handler of a topic.
+
+        Raises:
+            TypeError, ValueError: The topic is neither a name nor a pattern, or has a handler.
+        """
+        if not (isinstance(topic, re.Pattern) and isinstance(topic.pattern, str)):
+            check_topics([topic])
+        if topic in self._handlers:
+            raise ValueError(f"{topic!r} has a handler already, {self._handlers[topic]!r}")
+        self._handlers[topic] = handler
+
+    def find(self, topic: str) -> Handler | None:
+        """Return the handler of a topic. None: it has none."""
+        if (handler := self._handlers.get(topic)) is not None:
+            return handler
+        for pattern, handler in self._handlers.items():
+            if isinstance(pattern, re.Pattern) and pattern.match(topic):
+                return handler
+        return self.default
+
+    def all(self) -> list[Handler]:
+        """Return the handlers, with the default."""
+        return [*self._handlers.values(), *(() if self.default is None else (self.default,))]
+
+    def copy(self) -> Router:
+        """Return a router with the same handlers."""
+        return Router(self._handlers, default=self.default)
+
+    @property
+    def names(self) -> frozenset[str] | None:
+        """All its topics. None: a pattern or the default may have others."""
+        names = frozenset(topic for topic in self._handlers if isinstance(topic, str))
+        return None if self.default is not None or len(names) < len(self._handlers) else names
+
+
+class Handlers:
+    """The application's handlers of one run.
+
+    Raises:
+        TypeError, ValueError: There is none, or one is no coroutine function of so many arguments.
+    """
+
+    def __init__(self, given: object, argument_count: int) -> None:
+        if isinstance(given, Mapping):
+            given = Router(given)
+        # A copy: the application may change its own while `run` is active.
+        self._router = given.copy() if isinstance(given, Router) else None
+        self._handlers: list[Any] = [given] if self._router is None else self._router.all()
+        if not self._handlers:
+            raise ValueError(f"handler must have at least one handler, not {given!r}")
+        for handler in self._handlers:
+            check_handler(handler, argument_count)
+
+    def topics_to_subscribe(self, known: Collection[str], *, is_subscribed: bool) -> frozenset[str]:
+        """Return the topics of the handlers, if nothing is subscribed or assigned.
+
+        Raises:
+            IllegalStateError: They are not known.
+            ValueError: A known topic has no handler.
+        """
+        router = self._router
+        if router is None:
+            return frozenset()
+        if not is_subscribed:
+            if router.names is None:
+                raise IllegalStateError(
+                    "Not subscribed to any topics: run() subscribes to the topics of its handlers "
+                    "only if they are names, without patterns and a default. Call subscribe() first"
+                )
+            return router.names
+        if missing := sorted(topic for topic in known if router.find(topic) is None):
+            raise ValueError(
+                f"handler must have handlers for all topics that are read, but has none for "
+                f"{', '.join(missing)}. For all other topics, pass Router(..., default=handler)"
+            )
+        return frozenset()
+
+    def policy(self, retry: Retry) -> Retry:
+        """Return the policy for errors of the application and for those raised here."""
+        if self._router is None:
+            return retry
+        stop = retry.stop if isinstance(retry.stop, tuple) else (retry.stop,)
+        return replace(retry, stop=(*stop, NoHandlerError))
+
+    def compose(self, *, takes_lists: bool) -> Call:
+        """Return the one call. A single handler is called directly."""
+        routes = {id(handler): Route(handler) for handler in self._handlers}
+        if self._router is None:
+            ((_, route),) = routes.items()
+            return route.call
+        by_topic = RoutesByTopic(self._router, routes)
+        if takes_lists:
+            return partial(_call_with_lists, by_topic)
+
+        def call(record: AnyRecord, *outputs: object) -> Awaitable[Any]:
+            return by_topic[record.topic].call(record, *outputs)
+
+        return call
+
+
+class Route:
+    """A handler as it is called. Hashable, which the handler may not be."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Call) -> None:
+        self.call: Final = call
+
+
+class RoutesByTopic(dict[str, Route]):
+    """Topics that were seen, with their routes."""
+
+    def __init__(self, router: Router, routes: Mapping[int, Route]) -> None:
+        super().__init__()
+        self._router = router
+        self._routes = routes
+
+    def __missing__(self, topic: str) -> Route:
+        if (handler := self._router.find(topic)) is None:
+            raise NoHandlerError(
+                f"a record of {topic!r} was read, but run() has no handler for this topic: add "
+                "one, or use Router(..., default=handler)"
+            )
+        route = self[topic] = self._routes[id(handler)]
+        return route
+
+
+async def _call_with_lists(
+    by_topic: RoutesByTopic, records: list[AnyRecord], *outputs: object
+) -> None:
+    lists: dict[Route, list[AnyRecord]] = {}
+    for record in records:
+        lists.setdefault(by_topic[record.topic], []).append(record)
+    for route, own in lists.items():
+        await route.call(own, *outputs)

@@ -1,0 +1,191 @@
+"""The handlers of `consumer.run`: several by topic, in every kind, each with what it asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.consumer.processing.handlers import Handlers
+from aiokafka_lite.errors import IllegalStateError, NoHandlerError
+from aiokafka_lite.processing import DeadLetters, Retry, Router
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+from tests.consumer.processing.running import PATIENCE_S, running
+from tests.support.cluster import KafkaHandle, unique
+from tests.support.rows import rows
+from tests.support.waiting import until
+
+Record = ConsumerRecord[bytes | None, bytes | None]
+
+
+class Noted:
+    """Handlers by name, and the offsets that each was called with."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[str, list[int]] = defaultdict(list)
+
+    def handler(self, name: str) -> Any:
+        async def handle(given: Record | list[Record], *outputs: Any) -> None:
+            records = given if isinstance(given, list) else [given]
+            for record in records:
+                for each in outputs:
+                    each.send("copies", b"%s %d" % (name.encode(), record.offset))
+            self.offsets[name] += [record.offset for record in records]
+
+        return handle
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.offsets.values()))
+
+
+def member(kafka: KafkaHandle, *topics: str, **settings: Any) -> AIOKafkaConsumer:
+    return AIOKafkaConsumer(
+        *topics,
+        bootstrap_servers=kafka.bootstrap_servers,
+        **{
+            "group_id": unique("handlers"),
+            "auto_offset_reset": "earliest",
+            "fetch_max_wait_ms": 50,
+            "auto_commit_interval_ms": 50,
+            **settings,
+        },
+    )
+
+
+@pytest.fixture
+async def topic(kafka: KafkaHandle) -> str:
+    """A topic of one partition with ten records."""
+    topic = await kafka.create_topic(partitions=1)
+    await kafka.produce(topic, 0, rows(0, 10))
+    return topic
+
+
+@pytest.fixture
+async def other(kafka: KafkaHandle) -> str:
+    """Another one, with five records."""
+    other = await kafka.create_topic(partitions=1)
+    await kafka.produce(other, 0, rows(0, 5))
+    return other
+
+
+# --- Which handler ------------------------------------------------------------------------------
+def test_a_topic_has_the_handler_of_its_name_then_of_a_pattern_then_the_default() -> None:
+    async def exact(record: object) -> None: ...
+    async def first(record: object) -> None: ...
+    async def second(record: object) -> None: ...
+    async def others(record: object) -> None: ...
+
+    router = Router({re.compile("ord"): first, "orders": exact}, default=others)
+    assert router.on(re.compile("orders|pay"))(second) is second
+    assert router.names is None
+    found = [router.find(topic) for topic in ("orders", "orders-eu", "pay", "my-orders")]
+    assert found == [exact, first, second, others]
+    assert Router({"a": first, re.compile("b"): second}).find("c") is None
+    assert Router({"a": first, "b": second}).names == {"a", "b"}
+    assert "'a'" in repr(Router({"a": first}))
+    assert "default" in repr(router)
+    for topics, error, words in (
+        (("a", "a"), ValueError, "has a handler already"),
+        ((re.compile(b"a"),), ValueError, "non-empty string"),
+        ((5,), ValueError, "non-empty string"),
+        (("",), ValueError, "non-empty string"),
+        ((("a", "b"),), TypeError, "must be a string"),
+    ):
+        with pytest.raises(error, match=words):
+            Router().on(*topics)(first)
+    for given, kind, words in (
+        ({}, ValueError, "at least one handler"),
+        ({"a": first, "b": None}, TypeError, "handler must"),
+        ({"a": first, "b": lambda record, outputs: None}, TypeError, "handler must"),
+        (Router(default=5), TypeError, "handler must"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(kind, match=words):
+            Handlers(given, 1)
+
+
+@pytest.mark.real_if_long
+@pytest.mark.parametrize("batch_size", [None, 4])
+async def test_each_topic_has_its_handler(
+    kafka: KafkaHandle, topic: str, other: str, batch_size: int | None
+) -> None:
+    """Without a subscription, `run` subscribes to the topics."""
+    noted = Noted()
+    consumer = member(kafka)
+    handlers = {topic: noted.handler("a"), other: noted.handler("b")}
+    async with running(consumer, handlers, batch_size=batch_size):
+        await until(lambda: noted.count == 15)
+        assert consumer.subscription() == {topic, other}
+        handlers.clear()  # `run` has its own
+        await kafka.produce(topic, 0, rows(0, 1))
+        await until(lambda: noted.count == 16)
+    assert [sorted(noted.offsets[name]) for name in "ab"] == [[*range(11)], [*range(5)]]
+
+
+async def test_outputs_of_handlers_by_topic_are_written_in_transactions(
+    kafka: KafkaHandle, topic: str, other: str
+) -> None:
+    noted = Noted()
+    copies = await kafka.create_topic("copies", partitions=1)
+    async with (
+        AIOKafkaProducer(
+            bootstrap_servers=kafka.bootstrap_servers, transactional_id=unique("tx")
+        ) as producer,
+        member(kafka, copies, isolation_level="read_committed") as reader,
+    ):
+        router = Router({re.compile(".*"): noted.handler("b"), topic: noted.handler("a")})
+        async with running(member(kafka, topic, other), router, transactions=producer):
+            values = [(await reader.getone()).value for _ in range(15)]
+    wanted = [b"a %d" % i for i in range(10)] + [b"b %d" % i for i in range(5)]
+    assert sorted(value or b"" for value in values) == wanted
+
+
+@pytest.mark.real_if_long
+async def test_a_topic_without_a_handler_is_an_error_before_the_first_record(
+    kafka: KafkaHandle, topic: str, other: str
+) -> None:
+    noted = Noted()
+    handlers = {topic: noted.handler("a")}
+    async with member(kafka, topic, other) as consumer:
+        with pytest.raises(ValueError, match=rf"no[ne]* for {other}"):
+            await consumer.run(handlers)
+    async with member(kafka) as consumer:
+        with pytest.raises(IllegalStateError, match="Not subscribed"):
+            await consumer.run(Router(handlers, default=noted.handler("b")))
+        consumer.assign([TopicPartition(topic, 0), TopicPartition(other, 0)])
+        with pytest.raises(ValueError, match=other):
+            await consumer.run(handlers)
+        consumer.assign([TopicPartition(topic, 0)])
+        task = asyncio.ensure_future(consumer.run(handlers))
+        await until(lambda: noted.count == 10)
+        await consumer.stop()
+        await task
+
+
+@pytest.mark.real_if_long
+@pytest.mark.parametrize("batch_size", [None, 4])
+async def test_a_record_without_a_handler_ends_run_and_is_kept(
+    kafka: KafkaHandle, topic: str, other: str, batch_size: int | None
+) -> None:
+    """Also with retries and dead letters: it is not the record's fault."""
+    noted = Noted()
+    letters = DeadLetters(await kafka.create_topic(partitions=1))
+    retry = Retry(on=Exception, stop=ZeroDivisionError)
+    async with timeout(PATIENCE_S), member(kafka) as consumer:
+        task = asyncio.ensure_future(
+            consumer.run(
+                {topic: noted.handler("a")}, batch_size=batch_size, retry=retry, dead_letter=letters
+            )
+        )
+        await until(lambda: noted.count == 10)
+        consumer.subscribe([topic, other])
+        with pytest.raises(NoHandlerError, match=f"'{other}'.*no handler"):
+            await task
+        await consumer.commit()
+        assert await consumer.committed(TopicPartition(other, 0)) in (None, 0)
+        assert await consumer.committed(TopicPartition(topic, 0)) == 10
