@@ -153,9 +153,10 @@ def place(text: str) -> TopicPosition:
     return TopicPosition(None, time_ms, word)
 
 
-def add_from(container: argparse._ActionsContainer) -> None:
+def add_from(container: argparse._ActionsContainer, *other_names: str) -> None:
+    text = f"start at this position: {FORMS}"
     container.add_argument(
-        "--from", dest="start", type=place, metavar="WHERE", help=f"start at this position: {FORMS}"
+        "--from", *other_names, dest="start", type=place, metavar="WHERE", help=text
     )
 
 

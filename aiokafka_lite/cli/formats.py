@@ -75,8 +75,12 @@ def text_formatter(
 
 
 def _shown(content: bytes) -> bytes:
-    text = content.decode("utf-8", "backslashreplace")
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text).encode()
+    return escaped(content.decode("utf-8", "backslashreplace")).encode()
+
+
+def escaped(text: str) -> str:
+    """Return a text without characters that control a terminal."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def _offsets(records: Records) -> list[bytes]:

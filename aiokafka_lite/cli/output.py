@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, TypeAlias, cast
 
-from aiokafka_lite.cli.problems import raise_if_any
+from aiokafka_lite.cli.problems import UsageError, raise_if_any
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -156,10 +156,42 @@ def list_text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
+def check_confirmable(options: argparse.Namespace) -> None:
+    if not options.yes and not sys.stdin.isatty():
+        raise UsageError(
+            "cannot ask for confirmation, because the standard input is not a terminal: add --yes"
+        )
+
+
+def is_confirmed(question: str) -> bool:
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+# --- Progress on stderr, if it is a terminal and `rich` is installed --------------------------
+def _has_progress() -> bool:
+    return sys.stderr.isatty() and importlib.util.find_spec("rich") is not None
+
+
+@contextmanager
+def progress(title: str, total: int, is_wanted: bool = True) -> Iterator[Callable[[int], None]]:
+    """Yield a function that shows that a number of steps of a total were done."""
+    if not is_wanted or not _has_progress():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True, highlight=False)
+    with Progress(console=console, transient=True, redirect_stdout=False) as shown:
+        task = shown.add_task(title, total=total)
+        yield lambda count: shown.advance(task, count)
+
+
 @contextmanager
 def opened(path: Path, title: str) -> Iterator[BinaryIO]:
-    """Open a file. A terminal shows on stderr how much of it was read, if `rich` is installed."""
-    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
+    """Open a file, and show how much of it was read."""
+    if not _has_progress():
         with path.open("rb") as file:
             yield file
         return

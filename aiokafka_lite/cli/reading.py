@@ -51,7 +51,9 @@ async def records_of(
                     records = [each for each in records if each.offset < end]
             if records:
                 yield records
-        if not polled:
+        if polled:
+            began_at = now_s()  # the caller may have taken its time
+        else:
             for tp, end in tuple(ends.items()):
                 if await consumer.position(tp) >= end:
                     del ends[tp]

@@ -38,9 +38,11 @@ from aiokafka_lite.cli.asking import (
 from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
 from aiokafka_lite.cli.output import (
     Row,
+    check_confirmable,
     columns,
     count_text,
     counted,
+    is_confirmed,
     list_text,
     print_listing,
     print_object,
@@ -612,10 +614,7 @@ def _timeout_ms(cluster: BlockingCluster) -> int:
 # --- delete --------------------------------------------------------------------------------
 def run_delete(options: argparse.Namespace) -> int:
     names = list(dict.fromkeys(options.topics))
-    if not options.yes and not sys.stdin.isatty():
-        raise UsageError(
-            "cannot ask for confirmation, because the standard input is not a terminal: add --yes"
-        )
+    check_confirmable(options)
     with connecting(options).cluster() as cluster:
         known = cluster.look(None).topics
         problems = [
@@ -637,8 +636,7 @@ def _is_confirmed(cluster: BlockingCluster, topics: Sequence[TopicView]) -> bool
         except (KafkaError, KeyError):
             held = "records"
         print(f"{topic.name}: {counted(len(tps), 'partition')}, {held}", file=sys.stderr)
-    print(f"Delete {counted(len(topics), 'topic')}? [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+    if is_confirmed(f"Delete {counted(len(topics), 'topic')}?"):
         cluster.limit(cluster.config.request_timeout_s)  # people take their time
         return True
     raise CommandError("no topics were deleted")

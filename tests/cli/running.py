@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from typing import NamedTuple
 
@@ -27,6 +28,13 @@ class Ended(NamedTuple):
     def objects(self) -> list[dict[str, object]]:
         """What was printed, an object a line."""
         return [json.loads(line) for line in self.lines]
+
+
+class Terminal(io.StringIO):
+    """Somebody who types."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class Running:

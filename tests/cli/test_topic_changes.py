@@ -8,15 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.cli.running import Running
+from tests.cli.running import Running, Terminal
 from tests.support.cluster import KafkaHandle, unique
-
-
-class Terminal(io.StringIO):
-    """Somebody who types."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 async def test_topics_are_created_and_ready(kafka: KafkaHandle, cli: Running) -> None:

@@ -1,8 +1,9 @@
-"""`replay`, on the embedded broker and on a real Kafka."""
+"""`dlq`, on the embedded broker and on a real Kafka. `replay` is another name of `dlq replay`."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Coroutine
@@ -11,11 +12,12 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.cli import loops
+from aiokafka_lite.cli import dlq, loops
+from aiokafka_lite.cli.reading import Span, records_of
 from aiokafka_lite.errors import TopicAuthorizationFailedError
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
-from tests.cli.running import Running
+from tests.cli.running import Running, Terminal
 from tests.support.cluster import KafkaHandle, unique
 
 OWN = ("own", b"\xff\x00")
@@ -85,7 +87,7 @@ async def letters(kafka: KafkaHandle) -> Letters:
 
 async def test_dead_letters_go_back_as_they_were(cli: Running, letters: Letters) -> None:
     where = letters.kafka.bootstrap_servers
-    ended = await cli("replay", letters.dead, "-b", where)
+    ended = await cli("dlq", "replay", letters.dead, "-b", where)
     assert ended.code == 0, ended.errors
     assert "4 dead letters replayed" in ended.errors
     assert f"3 to {letters.first}" in ended.errors
@@ -342,3 +344,192 @@ async def test_a_partition_that_is_not_there_any_more_is_left_to_the_key(
     letters = Letters(kafka)
     first, second = await letters.in_topic(source)
     assert (first.value, first.partition, second.value) == (b"2", 2, b"3")
+
+
+# What Kafka's brokers add for a share group, which copies keys and values only if it is told to.
+OF_A_SHARE_GROUP = [
+    (f"__dlq.errors.{name}", text.encode())
+    for name, text in {
+        "topic": "orders", "partition": "1", "offset": "7", "group": "share",
+        "delivery.count": "5", "message": "The delivery count limit was reached.",
+    }.items()
+]  # fmt: skip
+
+
+async def test_letters_are_counted_by_error_and_topic(cli: Running, letters: Letters) -> None:
+    kafka, dead = letters.kafka, letters.dead
+    await kafka.produce(dead, 0, [(None, None)] * 2, headers=OF_A_SHARE_GROUP, timestamp_ms=1)
+    command = ["dlq", "list", dead, "-b", kafka.bootstrap_servers]
+    ended = await cli(*command, "--json")
+    assert ended.code == 0, ended.errors
+    assert ended.errors == "6 dead letters; 1 without headers of a dead letter, the first at 0:3\n"
+    first = 1_700_000_000_000
+    assert sorted(ended.objects, key=lambda row: str(row["newest_at"])) == [
+        {"error": "asyncpg.TimeoutError", "topic": letters.second, "letters": 1, "attempts": 5,
+         "oldest": first + 1, "newest": first + 1, "newest_at": "0:1"},
+        {"error": "builtins.ValueError", "topic": letters.first, "letters": 2, "attempts": 5,
+         "oldest": first, "newest": first + 2, "newest_at": "0:2"},
+        {"error": "asyncpg.TimeoutError", "topic": letters.first, "letters": 1, "attempts": 5,
+         "oldest": first + 4, "newest": first + 4, "newest_at": "0:4"},
+        {"error": "The delivery count limit was reached.", "topic": "orders", "letters": 2,
+         "attempts": 5, "oldest": 1, "newest": 1, "newest_at": "0:6"},
+    ]  # fmt: skip
+    ended = await cli(*command, "--error", "TimeoutError", "--topic", letters.first)
+    heading, row = ended.lines
+    assert heading.split() == [
+        "ERROR",
+        "TOPIC",
+        "LETTERS",
+        "ATTEMPTS",
+        "OLDEST",
+        "NEWEST",
+        "NEWEST",
+        "AT",
+    ]
+    at = "2023-11-14T22:13:20.004Z"
+    assert row.split() == ["asyncpg.TimeoutError", letters.first, "1", "5", at, at, "0:4"]
+    assert ended.errors.startswith("1 dead letter; 5 did not match; 1 without headers")
+    assert (await cli(*command, "--error", "The delivery*", "-j")).objects[0]["letters"] == 2
+    assert (await cli(*command, "--since", "5", "-j")).objects[0]["letters"] == 2
+
+
+def test_many_errors_take_limited_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dlq, "MOST_KINDS", 2)
+    kinds = dlq._Kinds()
+    for n in range(10):
+        error = [("__dlq.errors.exception", b"E%d" % min(n, 8))]
+        kinds.take(ConsumerRecord("t", 0, n, n, 0, b"", b"", None, 0, 0, tuple(error)))
+    assert {row["error"]: row["letters"] for row in kinds.rows()} == {
+        "E0": 1, "E1": 1, "(other errors)": 8
+    }  # fmt: skip
+
+
+async def test_a_letter_is_shown(cli: Running, letters: Letters) -> None:
+    kafka, dead = letters.kafka, letters.dead
+    await kafka.produce(dead, 0, [(None, None)], headers=OF_A_SHARE_GROUP, timestamp_ms=1)
+    show = ["dlq", "show", dead, "-b", kafka.bootstrap_servers]
+    ended = await cli(*show, "0:0")
+    assert (ended.code, ended.errors) == (0, "")
+    assert [" ".join(line.split()) for line in ended.lines] == [
+        f"topic {letters.first}", "partition 2", "offset 10", "group g", "delivery.count 5",
+        "exception builtins.ValueError", "message no", "such thing",
+        "written 2023-11-14T22:13:20.000Z", "header own=\\xff\\x00", "key k0", "value v0",
+    ]  # fmt: skip
+    ended = await cli(*show, "0:5")
+    assert ended.lines[-2].split() == ["key", "null"]
+    assert "not in the dead letter: see the record" in ended.lines[-1]
+    ended = await cli(*show, "0:3")
+    assert "it is not a dead letter" in ended.errors
+    assert ended.lines[-1].split() == ["value", "v3"]
+    for place, code, said in (
+        ("0:6", 1, f"there is no record 0:6 in {dead}: it has offsets 0 to 5"),
+        ("1:0", 1, f"topic {dead} has no partition 1"),
+        ("7", 2, "'7' is not a place: write PARTITION:OFFSET"),
+    ):
+        ended = await cli(*show, place)
+        assert (ended.code, ended.out) == (code, b"")
+        assert said in ended.errors
+
+
+async def test_letters_without_their_records_are_not_replayed(
+    cli: Running, kafka: KafkaHandle
+) -> None:
+    topic, dead = await kafka.create_topic(), await kafka.create_topic()
+    why = death(topic, 0, 10, "builtins.ValueError")
+    await kafka.produce(dead, 0, [(b"k", None)], headers=[*why, ("__dlq.errors.value.size", b"9")])
+    await kafka.produce(dead, 0, [(None, None)], headers=OF_A_SHARE_GROUP)
+    await kafka.produce(dead, 0, [(b"tombstone", None)], headers=why)
+    ended = await cli("dlq", "replay", dead, "-b", kafka.bootstrap_servers)
+    assert ended.errors == (
+        f"1 dead letter replayed: 1 to {topic}; 2 skipped, because they do not contain the "
+        "record's value\n"
+    )
+    assert [each.key for each in await Letters(kafka).in_topic(topic)] == [b"tombstone"]
+
+
+@pytest.mark.parametrize("more", [[], ["--transactional-id"]])
+async def test_a_rate_paces_a_replay_and_keeps_its_place(
+    cli: Running, letters: Letters, more: list[str]
+) -> None:
+    group = unique("replay")
+    command = ["dlq", "replay", letters.dead, "-b", letters.kafka.bootstrap_servers]
+    command += ["--group", group, "--rate", "10", *more, *[group for _ in more]]
+    began = time.monotonic()
+    ended = await cli(*command, "--limit", "3")
+    assert ended.errors.startswith("3 dead letters replayed")
+    assert time.monotonic() - began >= 0.2
+    assert (await cli(*command)).errors.startswith("1 dead letter replayed")
+    assert len(await letters.in_topic(letters.first)) == 3
+
+
+async def test_a_pause_between_records_is_not_the_silence_of_brokers(kafka: KafkaHandle) -> None:
+    """A paced replay takes long, and then waits for a fetch like any other reader."""
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, [(None, b"v")] * 3)
+    read = 0
+    async with AIOKafkaConsumer(
+        bootstrap_servers=kafka.bootstrap_servers, fetch_max_wait_ms=5000
+    ) as consumer:
+        async for records in records_of(
+            consumer, {TopicPartition(topic, 0): Span(0, 4)}, patience_s=0.5
+        ):
+            read += len(records)
+            if not records:
+                break
+            await asyncio.sleep(0.7)
+    assert read == 3
+
+
+async def test_letters_are_purged_after_a_confirmation(
+    cli: Running, letters: Letters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka, dead = letters.kafka, letters.dead
+    purge = ["dlq", "purge", dead, "-b", kafka.bootstrap_servers]
+    for more, said in (
+        ([], "either --until WHERE or --all"),
+        (["--all", "--until", "1d"], "either --until WHERE or --all"),
+        (["--all"], "add --yes"),
+    ):
+        ended = await cli(*purge, *more)
+        assert ended.code == 2
+        assert said in ended.errors
+    monkeypatch.setattr(sys, "stdin", Terminal("n"))
+    ended = await cli(*purge, "--until", "2")
+    assert (ended.code, ended.out) == (1, b"")
+    assert ended.errors == (
+        f"{dead}: 2 dead letters in 1 partition\nDelete 2 dead letters? [y/N] "
+        "error: no dead letters were deleted\n"
+    )
+    ended = await cli(*purge, "--all", "--yes")
+    assert ended.errors == (
+        f"error: 1 record of {dead} is not a dead letter, the first at 0:3: nothing was deleted "
+        "(--force deletes all)\n"
+    )
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    ended = await cli(*purge, "--until", "@1700000000002")
+    assert (ended.code, ended.lines) == (0, ["deleted 2 dead letters"])
+    assert [each.offset for each in await letters.in_topic(dead)] == [2, 3, 4]
+    ended = await cli(*purge, "--all", "--yes", "--force")
+    assert (ended.code, ended.lines) == (0, ["deleted at most 3 records"])
+    assert await letters.in_topic(dead) == []
+    ended = await cli(*purge, "--all", "--yes")
+    assert (ended.code, ended.errors) == (0, f"{dead} has no dead letters to delete\n")
+
+
+async def test_what_is_no_topic_of_dead_letters_or_not_allowed_is_said(cli: Running) -> None:
+    async with Broker() as broker:
+        letters = Letters(KafkaHandle("embedded", broker.bootstrap_servers))
+        await letters.fill()
+        where = ["-b", broker.bootstrap_servers]
+        await cli("dlq", "replay", letters.dead, *where)
+        ended = await cli("dlq", "list", letters.first, *where)
+        assert (ended.code, ended.out) == (1, b"")
+        assert f"topic {letters.first} has no dead letters: none of its 3 records" in ended.errors
+        with broker.on("DeleteRecords").fail(TopicAuthorizationFailedError):
+            ended = await cli("dlq", "purge", letters.dead, "--until", "3", "--yes", *where)
+        assert (ended.code, ended.out) == (1, b"")
+        assert f"partition 0 of {letters.dead} was not purged: " in ended.errors
+        with broker.on("Fetch").fail(TopicAuthorizationFailedError, times=None):
+            ended = await cli("dlq", "list", letters.dead, *where)
+        assert (ended.code, ended.out) == (1, b"")
+        assert letters.dead in ended.errors

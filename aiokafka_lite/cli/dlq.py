@@ -1,0 +1,737 @@
+"""`aiokafka-lite dlq`: dead letters are counted, shown, replayed and purged.
+
+`DeadLetters` and Kafka's brokers (share groups, KIP-1191) describe the failure in headers of the
+same names. Kafka's have no class of an exception, and by default neither key nor value.
+
+A replay writes the records to their original partitions, without these headers, and with the
+current time, because retention would delete an old record. With a group, the offsets of written
+letters are committed, however the command ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fnmatch
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from aiokafka_lite.cli import loops
+from aiokafka_lite.cli.arguments import (
+    AS_JSON,
+    Subparsers,
+    add_arguments,
+    name_and_value,
+    new_parser,
+    partition_numbers,
+    positive_int,
+)
+from aiokafka_lite.cli.asking import (
+    FORMS,
+    Found,
+    TopicPosition,
+    add_from,
+    ask_for_topic,
+    find,
+    partitions_of,
+    place,
+    why,
+)
+from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
+from aiokafka_lite.cli.formats import escaped, time_text
+from aiokafka_lite.cli.output import (
+    Row,
+    check_confirmable,
+    columns,
+    count_text,
+    counted,
+    is_confirmed,
+    print_rows,
+    progress,
+)
+from aiokafka_lite.cli.problems import CommandError, UsageError, plain_text, raise_if_any
+from aiokafka_lite.cli.reading import Record, Span, records_of
+from aiokafka_lite.errors import KafkaError, for_code
+from aiokafka_lite.processing import (
+    DELIVERY_COUNT,
+    EXCEPTION,
+    MESSAGE,
+    PARTITION,
+    PREFIX,
+    TIMESTAMP,
+    TOPIC,
+    VALUE_SIZE,
+    without_death,
+)
+from aiokafka_lite.producing.batch import Output
+from aiokafka_lite.protocol.messages.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from aiokafka_lite.structs import RecordMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite import AIOKafkaConsumer
+    from aiokafka_lite.producing import AIOKafkaProducer
+
+ISOLATION_LEVEL: Final = "read_committed"
+# Fields of `--where` in addition to the headers of a dead letter.
+KEY: Final = "key"
+ERROR: Final = "error"
+FIELDS: Final = (
+    KEY, "topic", "partition", "offset", "group", "delivery.count", "message", "exception", ERROR,
+)  # fmt: skip
+# `dlq list` counts further pairs of error and topic together.
+MOST_KINDS: Final = 1_000
+LONGEST_ERROR: Final = 120
+# A paced replay writes so often.
+PIECES_PER_S: Final = 10
+
+_WHICH: Final = f"""
+--where NAME=PATTERN ...
+  only dead letters with a field NAME that matches PATTERN (* matches any text, ? any character).
+  The fields are {", ".join(FIELDS)}. Repeatable: all patterns must match
+-p, --partition N[,N-N…]  only these partitions of TOPIC, such as 0,4-7
+"""
+_SHORT: Final = {
+    ERROR: "the exception, with or without its module, or a share group's message",
+    "topic": "the topic of the record",
+}
+_TOPIC: Final = "TOPIC  the topic of dead letters"
+_LIST: Final = """\
+Count the dead letters of a topic by their error and the topic of the record, with the times of the
+oldest and newest, the most attempts, and the place of the newest for `dlq show`."""
+_LIST_EXAMPLES: Final = """\
+examples:
+  aiokafka-lite dlq list dlq.orders --since 1h
+  aiokafka-lite dlq list dlq.orders --error '*TimeoutError' --json
+"""
+_SHOW: Final = "Show a dead letter: the failure, and the record's headers, key and value."
+_SHOW_EXAMPLES: Final = """\
+examples:
+  aiokafka-lite dlq show dlq.orders 0:1234         partition 0, offset 1234, as dlq list prints it
+"""
+_REPLAY: Final = """\
+Write the dead letters of a topic to their original topics and partitions again. The headers that
+describe the failure are removed. The dead letters also stay in TOPIC. The command reads TOPIC from
+the beginning, or from --from, to its current end.
+
+Without --group, each run replays all dead letters again. With --group, a run continues after the
+previous one, and a crash may repeat some dead letters (at least once). With --transactional-id
+too, read_committed consumers see each dead letter exactly once."""
+_REPLAY_EXAMPLES: Final = """\
+examples:
+  aiokafka-lite dlq replay dlq.orders --dry-run          show the dead letters and their targets
+  aiokafka-lite dlq replay dlq.orders                    all dead letters, to their original topics
+  aiokafka-lite dlq replay dlq.orders --error '*TimeoutError' --rate 50
+  aiokafka-lite dlq replay dlq.orders --topic orders --from 1h --to orders.retry
+  aiokafka-lite dlq replay dlq.orders --group replay     dead letters that are new to this group
+  aiokafka-lite dlq replay dlq.orders --group replay --transactional-id replay
+                                                     new dead letters, each exactly once
+"""
+_OF_REPLAY: Final = """
+-c, --count, --limit N  stop after N dead letters in all
+--group GROUP
+  start at the committed offsets of this group, and commit the offsets that are read. Later runs
+  with this group skip the dead letters of earlier runs, including dead letters that did not match
+"""
+_HOW: Final = """
+--rate N  write at most N dead letters a second
+--transactional-id NAME
+  with --group: write dead letters and commit their offsets in transactions with this id. Consumers
+  with read_committed then see each dead letter once, even after a failed run
+--to TOPIC  write the dead letters to this topic, partitioned by key
+--dry-run  only print the records that would be written, one per line
+"""
+_PURGE: Final = """\
+Delete the records of a topic of dead letters, from its beginning to --until, after a confirmation.
+The command first reads the records, and fails if some of them are not dead letters."""
+_PURGE_EXAMPLES: Final = """\
+examples:
+  aiokafka-lite dlq purge dlq.orders --until 7d           all that are older than a week
+  aiokafka-lite dlq purge dlq.orders -p 0 --until 1234    offsets below 1234 of partition 0
+  aiokafka-lite dlq purge dlq.orders --all --yes          all, without asking
+"""
+_OF_PURGE: Final = f"""
+--until WHERE  delete the records before this position: {FORMS}
+--all  delete all records up to the current end
+-p, --partition N[,N-N…]  only these partitions of TOPIC, such as 0,4-7
+--force  do not read the records first, and also delete records that are not dead letters
+-y, --yes  delete without confirmation
+"""
+
+
+def add_dlq_actions(subparsers: Subparsers) -> None:
+    dlq = subparsers.add_parser("dlq", description="List, show, replay and purge dead letters.")
+    actions = dlq.add_subparsers(dest="action", metavar="ACTION", required=True)
+    listing = new_parser(actions, "list", run_list, _LIST, _LIST_EXAMPLES)
+    _add_which(listing)
+    add_arguments(listing, AS_JSON)
+    show = new_parser(actions, "show", run_show, _SHOW, _SHOW_EXAMPLES)
+    add_arguments(show, _TOPIC)
+    show.add_argument(
+        "at", type=_partition_and_offset, metavar="PARTITION:OFFSET", help="the place of the record"
+    )
+    add_replay(actions)
+    purge = new_parser(actions, "purge", run_purge, _PURGE, _PURGE_EXAMPLES)
+    add_arguments(purge, _TOPIC + _OF_PURGE, until=place, partition=partition_numbers)
+    for each in (listing, show, purge):
+        add_options(each)
+
+
+# `dlq` has no list of its own.
+add_dlq: Final = add_dlq_actions
+
+
+def add_replay(subparsers: Subparsers) -> None:
+    """Add `dlq replay`, or its other name `replay`."""
+    parser = new_parser(subparsers, "replay", run_replay, _REPLAY, _REPLAY_EXAMPLES)
+    add_arguments(_add_which(parser), _OF_REPLAY, limit=positive_int)
+    add_arguments(parser, _HOW, rate=positive_int)
+    add_options(parser)
+
+
+def _add_which(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
+    add_arguments(parser, _TOPIC)
+    which = parser.add_argument_group("which dead letters")
+    add_arguments(which, _WHICH, where=name_and_value, partition=partition_numbers)
+    for name, meaning in _SHORT.items():
+        which.add_argument(
+            f"--{name}",
+            dest="where",
+            type=partial(_field, name),
+            action="append",
+            default=[],
+            metavar="PATTERN",
+            help=f"short for --where {name}=PATTERN: {meaning}",
+        )
+    add_from(which, "--since")
+    return which
+
+
+def _field(name: str, pattern: str) -> tuple[str, str]:
+    return name, pattern
+
+
+# --- Dead letters --------------------------------------------------------------------------
+def _death(record: Record) -> dict[str, str]:
+    return {
+        name: value.decode(errors="replace")
+        for name, value in record.headers
+        if name.startswith(PREFIX) and value is not None
+    }
+
+
+def _error_of(death: Mapping[str, str]) -> str | None:
+    return death.get(EXCEPTION) or death.get(MESSAGE)
+
+
+def _lacks_record(record: Record, death: Mapping[str, str]) -> bool:
+    """Whether it is a stub, or a share group's without the record's key and value."""
+    is_empty = record.key is None and record.value is None
+    return VALUE_SIZE in death or (is_empty and EXCEPTION not in death)
+
+
+def _patterns(options: argparse.Namespace) -> list[tuple[str, str]]:
+    for name, _ in options.where:
+        if name not in FIELDS:
+            raise UsageError(f"dead letters have no field {name}: use one of {', '.join(FIELDS)}")
+    return list(options.where)
+
+
+def _matches(record: Record, death: Mapping[str, str], wanted: Sequence[tuple[str, str]]) -> bool:
+    for name, pattern in wanted:
+        if name == KEY:
+            text = None if record.key is None else record.key.decode(errors="replace")
+        elif name == ERROR:
+            text = _error_of(death)
+        else:
+            text = death.get(PREFIX + name)
+        if text is None:
+            return False
+        # The class of an exception may be named without its module.
+        is_class = text == death.get(EXCEPTION)
+        texts = (text, text.rpartition(".")[2]) if is_class else (text,)
+        if not any(fnmatch.fnmatchcase(each, pattern) for each in texts):
+            return False
+    return True
+
+
+def _find(
+    options: argparse.Namespace,
+    where: Connecting,
+    *,
+    start: TopicPosition | None = None,
+    stop: TopicPosition | None = None,
+) -> Found:
+    with where.cluster() as cluster:
+        topic = ask_for_topic(cluster, options.topic)
+        tps = partitions_of(topic, options.partition, action="read")
+        return find(cluster, tps, start, stop, isolation_level=ISOLATION_LEVEL)
+
+
+def _spans(found: Found) -> dict[TopicPartition, Span]:
+    return {tp: Span(found.starts[tp], stop) for tp, stop in found.stops.items()}
+
+
+# --- list ----------------------------------------------------------------------------------
+_COLUMNS: Final = columns(
+    "error, topic, #letters, #attempts, oldest, newest, newest_at: newest at",
+    letters=count_text,
+    oldest=lambda at: time_text(cast("int", at)),
+    newest=lambda at: time_text(cast("int", at)),
+)
+
+
+@dataclass
+class _Kind:
+    """Dead letters with one error and original topic. Times are of their writing, in ms."""
+
+    letters: int = 0
+    attempts: int | None = None
+    oldest: int | None = None
+    newest: int | None = None
+    newest_at: str | None = None
+
+    def take(self, record: Record, death: Mapping[str, str]) -> None:
+        self.letters += 1
+        if (attempts := death.get(DELIVERY_COUNT, "")).isdecimal():
+            self.attempts = max(int(attempts), self.attempts or 0)
+        at: int | None = record.timestamp  # that of a message of magic 0 is missing
+        if at is not None:
+            self.oldest = at if self.oldest is None else min(at, self.oldest)
+        if self.newest_at is None or (at is not None and at >= (self.newest or 0)):
+            self.newest, self.newest_at = at, f"{record.partition}:{record.offset}"
+
+
+class _Kinds:
+    """Counts dead letters by error and topic, in limited memory."""
+
+    def __init__(self, wanted: Sequence[tuple[str, str]] = ()) -> None:
+        self._wanted = wanted
+        self._kinds: dict[tuple[str | None, str | None], _Kind] = {}
+        self.letters = self.unmatched = 0
+        # Records that are not dead letters, and the first of them.
+        self.others = 0
+        self.first_other = ""
+
+    def take(self, record: Record) -> None:
+        death = _death(record)
+        if not death:
+            self.others += 1
+            self.first_other = self.first_other or f"{record.partition}:{record.offset}"
+            return
+        if not _matches(record, death, self._wanted):
+            self.unmatched += 1
+            return
+        self.letters += 1
+        error = _error_of(death)
+        key = (None if error is None else " ".join(error.split())[:LONGEST_ERROR], death.get(TOPIC))
+        if key not in self._kinds and len(self._kinds) >= MOST_KINDS:
+            key = ("(other errors)", None)
+        self._kinds.setdefault(key, _Kind()).take(record, death)
+
+    def rows(self) -> list[Row]:
+        kinds = sorted(self._kinds.items(), key=lambda each: -each[1].letters)
+        return [{"error": error, "topic": topic, **vars(kind)} for (error, topic), kind in kinds]
+
+
+async def _read(
+    where: Connecting, spans: Mapping[TopicPartition, Span], take: Callable[[Record], object]
+) -> None:
+    async with (
+        where.consumer(isolation_level=ISOLATION_LEVEL) as consumer,
+        aclosing(records_of(consumer, spans, patience_s=where.patience_s)) as found,
+    ):
+        with progress("reading dead letters", _offset_count(spans)) as advance:
+            async for records in found:
+                for record in records:
+                    take(record)
+                advance(len(records))
+
+
+def _offset_count(spans: Mapping[TopicPartition, Span]) -> int:
+    return sum(max(0, span.end - span.start) for span in spans.values())
+
+
+def run_list(options: argparse.Namespace) -> int:
+    kinds, where = _Kinds(_patterns(options)), connecting(options)
+    loops.run(_read(where, _spans(_find(options, where, start=options.start)), kinds.take))
+    print_rows(kinds.rows(), _COLUMNS, as_json=options.json)
+    if kinds.others and not kinds.letters + kinds.unmatched:
+        raise CommandError(
+            f"topic {options.topic} has no dead letters: none of its {kinds.others:,} records has "
+            f"a header {PREFIX}… (run `aiokafka-lite cat {options.topic} -a` to see them)"
+        )
+    parts = [counted(kinds.letters, "dead letter")]
+    if kinds.unmatched:
+        parts.append(f"{kinds.unmatched:,} did not match")
+    if kinds.others:
+        parts.append(
+            f"{kinds.others:,} without headers of a dead letter, the first at {kinds.first_other}"
+        )
+    print("; ".join(parts), file=sys.stderr)
+    return 0
+
+
+# --- show ----------------------------------------------------------------------------------
+def _partition_and_offset(text: str) -> tuple[int, int]:
+    partition, _, offset = text.partition(":")
+    if not re.fullmatch(r"[0-9]{1,9}:[0-9]{1,18}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a place: write PARTITION:OFFSET")
+    return int(partition), int(offset)
+
+
+def run_show(options: argparse.Namespace) -> int:
+    where, (partition, offset) = connecting(options), options.at
+    options.partition = (partition,)
+    found, tp = _find(options, where), TopicPartition(options.topic, partition)
+    begin, end = found.begins[tp], found.stops[tp]
+    records: list[Record] = []
+    if begin <= offset < end:
+        loops.run(_read(where, {tp: Span(offset, offset + 1)}, records.append))
+    if not records:
+        has = (
+            f"offsets {begin} to {end - 1}, some perhaps without records" if end > begin else "none"
+        )
+        raise CommandError(f"there is no record {partition}:{offset} in {tp.topic}: it has {has}")
+    print("\n".join(_lines(records[0])))
+    if not _death(records[0]):
+        print(f"this record has no header {PREFIX}…: it is not a dead letter", file=sys.stderr)
+    return 0
+
+
+def _lines(record: Record) -> Iterator[str]:
+    """Yield the fields of a letter, by their names in `--where`."""
+    death = _death(record)
+    for name, text in death.items():
+        is_time = name == TIMESTAMP and text.isdecimal()
+        yield _line(name.removeprefix(PREFIX), time_text(int(text)) if is_time else text)
+    at: int | None = record.timestamp  # that of a message of magic 0 is missing
+    yield _line("written", "at an unknown time" if at is None else time_text(at))
+    for name, content in without_death(record.headers):
+        yield _line("header", f"{name}={_readable(content)}")
+    yield _line("key", _readable(record.key))
+    lacks = "not in the dead letter: see the record, if its topic still has it"
+    yield _line("value", lacks if _lacks_record(record, death) else _readable(record.value))
+
+
+def _line(name: str, text: str) -> str:
+    return f"{escaped(name):<14} " + escaped(text).replace("\n", "\n" + " " * 15)
+
+
+def _readable(content: bytes | None) -> str:
+    """Return a text, in which bytes that are not UTF-8 are escaped."""
+    return "null" if content is None else content.decode("utf-8", "backslashreplace")
+
+
+# --- replay --------------------------------------------------------------------------------
+class _Letter(NamedTuple):
+    """A dead letter, and the record to write: without a partition, that of its key."""
+
+    dead: Record
+    output: Output
+
+
+def run_replay(options: argparse.Namespace) -> int:
+    if options.group is not None and options.start is not None:
+        raise UsageError("--from and --group both set the start: leave one out")
+    if options.group is not None and options.dry_run:
+        raise UsageError(
+            "--group commits offsets, but --dry-run must not commit any: leave one out"
+        )
+    if options.transactional_id is not None and options.group is None:
+        raise UsageError(
+            "--transactional-id needs --group, because the transactions commit the offsets of "
+            "this group"
+        )
+    wanted, where = _patterns(options), connecting(options)
+    found, counts = _find(options, where, start=options.start), {}
+    if options.to is not None:
+        with where.cluster() as cluster:
+            counts[options.to] = len(ask_for_topic(cluster, options.to).partitions)
+    loops.run(_Replay(options, where, _spans(found), counts, wanted).run())
+    return 0
+
+
+@dataclass(eq=False)
+class _Replay:
+    options: argparse.Namespace
+    where: Connecting
+    spans: dict[TopicPartition, Span]
+    counts: dict[str, int]
+    wanted: Sequence[tuple[str, str]]
+    _written: Counter[str] = field(default_factory=Counter, init=False)
+    _chosen_count: int = field(default=0, init=False)
+    _unmatched: int = field(default=0, init=False)
+    _without_topic: int = field(default=0, init=False)
+    _without_record: int = field(default=0, init=False)
+    # The loop time from which the next letter may be written.
+    _next_at: float = field(default=0.0, init=False)
+    # The error of the next letter, which cannot be written.
+    _problem: CommandError | None = field(default=None, init=False)
+    # `run` creates them.
+    _consumer: AIOKafkaConsumer = field(init=False)
+    _producer: AIOKafkaProducer = field(init=False)
+
+    async def run(self) -> None:
+        options = self.options
+        try:
+            async with AsyncExitStack() as stack:
+                self._consumer = await stack.enter_async_context(
+                    self.where.consumer(isolation_level=ISOLATION_LEVEL, group_id=options.group)
+                )
+                write = self._print
+                if not options.dry_run:
+                    self._producer = await stack.enter_async_context(
+                        self.where.producer(options.transactional_id)
+                    )
+                    is_plain = options.transactional_id is None
+                    write = self._write if is_plain else self._write_in_transactions
+                if options.group is not None:
+                    await self._begin_where_committed()
+                patience_s = self.where.patience_s
+                reading = records_of(self._consumer, self.spans, patience_s=patience_s)
+                found = await stack.enter_async_context(aclosing(reading))
+                is_shown = not options.dry_run
+                total = _offset_count(self.spans)
+                advance = stack.enter_context(progress("replaying dead letters", total, is_shown))
+                async for records in found:
+                    if not records:
+                        continue
+                    chosen, read_to = await self._choose(records)
+                    tp = TopicPartition(records[0].topic, records[0].partition)
+                    for piece, piece_end in self._pieces(chosen, read_to):
+                        await self._wait_turn(len(piece))
+                        await write(tp, piece, piece_end)
+                    advance(len(records))
+                    if self._problem is not None:
+                        raise self._problem
+                    if read_to <= records[-1].offset:
+                        break
+        finally:
+            self._report()
+
+    async def _begin_where_committed(self) -> None:
+        for tp, span in tuple(self.spans.items()):
+            committed = await self._consumer.committed(tp)
+            if committed is not None:
+                self.spans[tp] = Span(max(span.start, committed), span.end)
+
+    async def _choose(self, records: Sequence[Record]) -> tuple[list[_Letter], int]:
+        """Return the letters to write again, and the offset up to which it looked."""
+        left = self.options.count
+        chosen: list[_Letter] = []
+        for record in records:
+            if left is not None and self._chosen_count >= left:
+                return chosen, record.offset
+            death = _death(record)
+            if TOPIC not in death and self.options.to is None:
+                self._without_topic += 1
+            elif not _matches(record, death, self.wanted):
+                self._unmatched += 1
+            elif _lacks_record(record, death):
+                self._without_record += 1
+            else:
+                try:
+                    output = await self._output(record, death)
+                except (CommandError, KafkaError) as error:
+                    self._problem = CommandError(
+                        f"dead letter {record.partition}:{record.offset} was not written: "
+                        f"{plain_text(error)}"
+                    )
+                    return chosen, record.offset
+                chosen.append(_Letter(record, output))
+                self._chosen_count += 1
+        return chosen, records[-1].offset + 1
+
+    def _pieces(
+        self, chosen: Sequence[_Letter], read_to: int
+    ) -> Iterator[tuple[Sequence[_Letter], int]]:
+        """Yield the letters that are written at once, and the offsets up to which they count."""
+        rate = None if self.options.dry_run else self.options.rate
+        most = len(chosen) if rate is None else max(1, rate // PIECES_PER_S)
+        for first in range(0, len(chosen), most or 1):
+            piece, rest = chosen[first : first + most], chosen[first + most :]
+            yield piece, rest[0].dead.offset if rest else read_to
+        if not chosen:
+            yield chosen, read_to
+
+    async def _wait_turn(self, count: int) -> None:
+        if self.options.rate is None or self.options.dry_run:
+            return
+        now_s = asyncio.get_running_loop().time
+        await asyncio.sleep(self._next_at - now_s())
+        self._next_at = max(self._next_at, now_s()) + count / self.options.rate
+
+    async def _print(self, tp: TopicPartition, letters: Sequence[_Letter], read_to: int) -> None:
+        for letter in letters:
+            self._written[letter.output.topic] += 1
+            print(_summary(letter))
+
+    async def _write(self, tp: TopicPartition, letters: Sequence[_Letter], read_to: int) -> None:
+        """Commit up to the first letter that is not acknowledged, however it ends."""
+        futures: list[asyncio.Future[RecordMetadata]] = []
+        failure: BaseException | None = None
+        try:
+            for letter in letters:
+                futures.append(await self._producer.send(**letter.output._asdict()))  # noqa: PERF401
+            if futures:
+                await asyncio.wait(futures)
+        except (KafkaError, asyncio.CancelledError) as error:
+            failure = error
+        if futures:
+            await asyncio.wait(futures)  # sent letters may still be written
+        acknowledged = [each.exception() is None for each in futures]
+        for letter, is_written in zip(letters, acknowledged, strict=False):
+            self._written[letter.output.topic] += is_written
+        is_all = all(acknowledged) and len(acknowledged) == len(letters)
+        if not is_all:
+            read_to = letters[[*acknowledged, False].index(False)].dead.offset
+        if self.options.group is not None:
+            await self._consumer.commit({tp: read_to})
+        if isinstance(failure, asyncio.CancelledError):
+            raise failure
+        if not is_all:
+            why = failure or next(e for each in futures if (e := each.exception()) is not None)
+            raise CommandError(f"some dead letters were not written: {plain_text(why)}") from why
+
+    async def _write_in_transactions(
+        self, tp: TopicPartition, letters: Sequence[_Letter], read_to: int
+    ) -> None:
+        """One transaction, or one for each letter."""
+        if await self._try_to_write({tp: read_to}, letters) is None:
+            return
+        # The letters before the rejected one can be written.
+        for letter in letters:
+            offsets = {tp: letter.dead.offset + 1}
+            error = await self._try_to_write(offsets, [letter])
+            if error is not None:
+                raise CommandError(
+                    f"some dead letters were not written: {plain_text(error)}"
+                ) from error
+        await self._try_to_write({tp: read_to}, [])
+
+    async def _try_to_write(
+        self, offsets: Mapping[TopicPartition, int], letters: Sequence[_Letter]
+    ) -> KafkaError | None:
+        futures: list[asyncio.Future[RecordMetadata]] = []
+        try:
+            async with self._producer.transaction() as transaction:
+                for letter in letters:
+                    futures.append(await transaction.send(**letter.output._asdict()))  # noqa: PERF401
+                transaction.commit_offsets(offsets, self._consumer.group_metadata())
+        except KafkaError as error:
+            if self._producer.fatal_error is not None:
+                raise CommandError(
+                    f"some dead letters were not written: {plain_text(error)}"
+                ) from error
+            return error
+        finally:
+            for future in futures:
+                if future.done() and not future.cancelled():
+                    future.exception()  # marks it as retrieved
+        self._written.update(letter.output.topic for letter in letters)
+        return None
+
+    async def _output(self, record: Record, death: Mapping[str, str]) -> Output:
+        topic, partition = self.options.to, None
+        if topic is None:
+            topic = death[TOPIC]
+            if topic not in self.counts:
+                self.counts[topic] = await asyncio.to_thread(self._count_partitions, topic)
+            number = death.get(PARTITION, "")
+            if number.isdecimal() and int(number) < self.counts[topic]:
+                partition = int(number)
+        headers = without_death(record.headers)
+        return Output(topic, record.key, record.value, partition, headers=headers)
+
+    def _count_partitions(self, topic: str) -> int:
+        with self.where.cluster() as cluster:
+            return len(ask_for_topic(cluster, topic).partitions)
+
+    def _report(self) -> None:
+        written = sum(self._written.values())
+        places = ", ".join(f"{count} to {topic}" for topic, count in sorted(self._written.items()))
+        verb = "would be replayed" if self.options.dry_run else "replayed"
+        parts = [f"{counted(written, 'dead letter')} {verb}" + (f": {places}" if places else "")]
+        if self._unmatched:
+            parts.append(f"{self._unmatched} did not match")
+        if self._without_topic:
+            parts.append(
+                f"{self._without_topic} skipped, because no header contains their original topic "
+                "(--to TOPIC replays them too)"
+            )
+        if self._without_record:
+            parts.append(
+                f"{self._without_record} skipped, because they do not contain the record's value"
+            )
+        print("; ".join(parts), file=sys.stderr)
+
+
+def _summary(letter: _Letter) -> str:
+    record, output = letter
+    death = _death(record)
+    message = " ".join(death.get(MESSAGE, "").split())
+    to = output.topic if output.partition is None else f"{output.topic}/{output.partition}"
+    place = f"{record.partition}:{record.offset}"
+    return f"{place}\t-> {to}\t{death.get(EXCEPTION, '')}\t{message[:LONGEST_ERROR]}"
+
+
+# --- purge ---------------------------------------------------------------------------------
+def run_purge(options: argparse.Namespace) -> int:
+    if (options.until is None) is not options.all:
+        raise UsageError("add either --until WHERE or --all")
+    check_confirmable(options)
+    where = connecting(options)
+    found = _find(options, where, stop=options.until)
+    spans = {tp: span for tp, span in _spans(found).items() if span.end > span.start}
+    held = f"at most {counted(_offset_count(spans), 'record')}"
+    if not options.force:
+        kinds = _Kinds()
+        loops.run(_read(where, spans, kinds.take))
+        if kinds.others:
+            are = "is not a dead letter" if kinds.others == 1 else "are not dead letters"
+            raise CommandError(
+                f"{counted(kinds.others, 'record')} of {options.topic} {are}, the first at "
+                f"{kinds.first_other}: nothing was deleted (--force deletes all)"
+            )
+        held = counted(kinds.letters, "dead letter")
+    if not spans:
+        print(f"{options.topic} has no dead letters to delete", file=sys.stderr)
+        return 0
+    print(f"{options.topic}: {held} in {counted(len(spans), 'partition')}", file=sys.stderr)
+    if not options.yes and not is_confirmed(f"Delete {held}?"):
+        raise CommandError("no dead letters were deleted")
+    _delete(where, options.topic, spans)
+    print(f"deleted {held}")
+    return 0
+
+
+def _delete(where: Connecting, topic: str, spans: Mapping[TopicPartition, Span]) -> None:
+    problems: list[str] = []
+    with where.cluster() as cluster:
+        by_leader: dict[int, list[DeleteRecordsPartition]] = {}
+        for number, partition in ask_for_topic(cluster, topic).partitions.items():
+            if (span := spans.get(TopicPartition(topic, number))) is not None:
+                wanted = DeleteRecordsPartition(partition_index=number, offset=span.end)
+                by_leader.setdefault(partition.leader, []).append(wanted)
+        timeout_ms = int(where.config.request_timeout_s * 1000)
+        for node, partitions in by_leader.items():
+            of_topic = DeleteRecordsTopic(name=topic, partitions=partitions)
+            request = DeleteRecordsRequest(topics=[of_topic], timeout_ms=timeout_ms)
+            for result in cluster.request(node, request).topics:
+                problems += [
+                    f"partition {each.partition_index} of {topic} was not purged: "
+                    f"{why(for_code(each.error_code))}"
+                    for each in result.partitions
+                    if each.error_code
+                ]
+    raise_if_any(problems)
