@@ -66,7 +66,7 @@ async def _seek(member: Member, consumer: Consumer, record: Record) -> None:
     with suppress(KafkaError):
         for each, committed in (await consumer.seek_to_committed(tp)).items():
             if committed is not None:
-                member.history.note(Kind.SOUGHT, member.name, each)
+                member.history.note(Kind.SOUGHT, member.name, each, committed)
 
 
 async def _subscribe_to_none(member: Member, consumer: Consumer, record: Record) -> None:
