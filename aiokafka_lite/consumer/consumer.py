@@ -115,6 +115,7 @@ if TYPE_CHECKING:
         dead_letter: DeadLetter | str | None
         breaker: CircuitBreaker | Literal["default"] | None
         max_uncommitted: int
+        timeout_s: float | None
 
 
 Handled: TypeAlias = Coroutine[object, object, object]
@@ -664,6 +665,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         dead_letter: DeadLetter | str | None = None,
         breaker: CircuitBreaker | Literal["default"] | None = "default",
         max_uncommitted: int = DEFAULT_MAX_UNCOMMITTED,
+        timeout_s: float | None = None,
         transactions: AIOKafkaProducer[Any, Any] | None = None,
     ) -> None:
         """Call a handler for every record, many concurrently, until the consumer is stopped.
@@ -709,6 +711,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 database causes no dead letters. None: never.
             max_uncommitted: The most records that are returned and not committed. At this limit, or
                 when they take half of `max_buffered_bytes`, each partition may still use its share.
+            timeout_s: The longest time of one call of the handler, in seconds. A call that takes
+                longer is cancelled, and fails with TimeoutError, even if it returns after that. A
+                call that does not end keeps its records, and is cancelled again after each further
+                `timeout_s`. None: no limit.
             transactions: A started producer with a transactional_id, for exactly-once processing.
                 The handler then has a second argument, `outputs`. The records of
                 `outputs.send(topic, value, key=key)` are written in one transaction with the
@@ -752,6 +758,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             retry=handlers.policy(retry_of(retry)),
             dead_letter=dead_letter_of(dead_letter),
             breaker=breaker_of(breaker),
+            timeout_s=timeout_s,
         )
         _ = self._engine.running
         call = handlers.compose(takes_lists=batch_size is not None)

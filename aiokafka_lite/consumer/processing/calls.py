@@ -61,14 +61,14 @@ if sys.version_info >= (3, 11):
     def is_asked_to_end(task: asyncio.Task[Any]) -> bool:
         return task.cancelling() > 0
 
-    def _forget(task: asyncio.Task[Any]) -> None:
+    def forget(task: asyncio.Task[Any]) -> None:
         while task.cancelling():
             task.uncancel()
 
 else:
     is_asked_to_end = was_just_cancelled
 
-    def _forget(task: asyncio.Task[Any]) -> None:
+    def forget(task: asyncio.Task[Any]) -> None:
         pass
 
 
@@ -80,14 +80,14 @@ async def raise_cancellation(task: asyncio.Task[Any]) -> None:
     try:
         await asyncio.sleep(0)
     finally:
-        _forget(task)
+        forget(task)
 
 
 def is_failure(error: BaseException, task: asyncio.Task[Any]) -> bool:
     """Whether an exception is a failure of a handler. Then its task is no longer cancelled."""
     if not all(isinstance(leaf, (Exception, asyncio.CancelledError)) for leaf in leaves(error)):
         return False
-    _forget(task)
+    forget(task)
     return True
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
-from aiokafka_lite._arguments import check_fields, is_int
+from aiokafka_lite._arguments import NUMBER, check_fields, is_int
 from aiokafka_lite._chance import UNSEEDED, Chance
 from aiokafka_lite.client.backoff import delay_after
 from aiokafka_lite.consumer.buffer.chunk import serialized
@@ -254,8 +255,14 @@ class Handling:
     retry: Retry
     dead_letter: DeadLetter | None
     breaker: CircuitBreaker | None
+    timeout_s: float | None = None
 
     def __post_init__(self) -> None:
+        NUMBER.check("timeout_s", self.timeout_s, or_none=True)
+        if self.timeout_s is not None and not 0 < self.timeout_s < math.inf:
+            raise ValueError(
+                f"timeout_s must be a positive number of seconds or None, not {self.timeout_s!r}"
+            )
         for name in ("concurrency", "batch_size", "max_uncommitted"):
             number = getattr(self, name)
             if number is None and name == "batch_size":

@@ -54,6 +54,7 @@ from aiokafka_lite.consumer.processing.job import DEAD, Job, JobState
 from aiokafka_lite.consumer.processing.lanes import Lanes
 from aiokafka_lite.consumer.processing.outbox import Entry, Outbox
 from aiokafka_lite.consumer.processing.steps import Steps
+from aiokafka_lite.consumer.processing.time_limit import SHOWS_CANCELLATIONS, TimeLimit
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     DeserializationError,
@@ -158,6 +159,9 @@ class Run(Processing):
         # The worker of each record in a handler, and the workers that were cancelled here.
         self._running: dict[Job, asyncio.Task[None]] = {}
         self._cancelled_workers: set[asyncio.Task[None]] = set()
+        self._limit: TimeLimit | None = None
+        if handling.timeout_s is not None:
+            self._limit = TimeLimit(handling.timeout_s, self._running, self._stoppers)
         # Idle workers, the latest last.
         self._idle: list[asyncio.Future[None]] = []
         self._worker_count = 0
@@ -218,6 +222,8 @@ class Run(Processing):
     async def run(self) -> None:
         self._runner = asyncio.current_task()
         try:
+            if self._limit is not None:
+                self._limit.open()
             self._feeder = self._scope.spawn(self._feed(), name="feeder")
             await self._ended.wait()
             until = self._loop.time() + self._end_s
@@ -235,6 +241,8 @@ class Run(Processing):
                 await self._scope.close()
             finally:
                 self._attempts.close()
+                if self._limit is not None:
+                    self._limit.close()
         if self._error is not None:
             raise self._error
 
@@ -503,9 +511,10 @@ class Run(Processing):
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 -- a worker is one
         handler, running, clock = self._handler, self._running, self._loop.time
-        base, is_cancelled = self._context, asker(task)
+        base, is_cancelled, limit = self._context, asker(task), self._limit
         takes_lists = self._handling.batch_size is not None
-        is_alone = takes_lists or self._outbox is not None
+        hides_cancellations = limit is not None and not SHOWS_CANCELLATIONS
+        is_alone = takes_lists or self._outbox is not None or hides_cancellations
         calls = Calls(self._steps, task, handler, running, base, is_alone=is_alone)
         while not self._steps.is_finishing:
             chains = self._next_chains(clock())
@@ -532,11 +541,13 @@ class Run(Processing):
                                 chains = [[job]]
                         if is_cancelled():
                             await raise_cancellation(task)
+                        if limit is not None and limit.is_late(task):
+                            raise asyncio.CancelledError
                     except Exception as error:  # noqa: BLE001 -- the handler's: the policy decides
-                        self._failed(chains, error)
+                        self._failed(chains, error, task)
                     except BaseException as error:  # noqa: BLE001 -- likewise, or it is raised
                         self._raise_unless_failed(error, task)
-                        self._failed(chains, error)
+                        self._failed(chains, error, task)
                     else:
                         self._succeeded(chains, outputs)
                 if job.state is DEAD:
@@ -547,6 +558,8 @@ class Run(Processing):
                     self._lanes.ready.appendleft(chain[0])
                 raise
             finally:
+                if limit is not None:
+                    limit.ended(task)
                 for chain in chains:
                     for job in chain:
                         del running[job]
@@ -582,8 +595,12 @@ class Run(Processing):
                 break
         return chains
 
-    def _failed(self, chains: list[list[Job]], error: BaseException) -> None:
+    def _failed(
+        self, chains: list[list[Job]], error: BaseException, task: asyncio.Task[None]
+    ) -> None:
         """Retry or give up the record of a failed call, or try each record of a list alone."""
+        if self._limit is not None:
+            error = self._limit.error_of(task, error)
         if len(chains) == 1 and len(chains[0]) == 1:
             (job,) = chains[0]
             fate = self._attempts.failed(job, error)
@@ -795,6 +812,8 @@ class Run(Processing):
 
     def troubles(self, now: float) -> Iterator[str]:
         yield from self._attempts.troubles(now)
+        if self._limit is not None:
+            yield from self._limit.troubles(now)
         if self._watched is not None:
             yield from self._watched.troubles()
 
@@ -810,6 +829,8 @@ class Run(Processing):
                 f"was passed to its handler {now - job.began_at:.1f} s ago, and the handler has "
                 "not returned"
             )
+            if self._limit is not None:
+                doing = f"{doing}; the call {self._limit.state_of(self._running[job])}"
         elif (pause_s := self._attempts.pause_of(job, now)) is not None:
             doing = f"failed, and is tried again in {pause_s:.1f} s"
         elif self._outbox is not None and job in self._outbox:

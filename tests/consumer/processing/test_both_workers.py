@@ -36,7 +36,20 @@ BREAKER: Final = CircuitBreaker(
     min_calls=2, first_pause_ms=20, max_pause_ms=40, probes=1, give_up_ms=200
 )
 ACTS: Final = (
-    *("raise", "set", "cancel", "swallow", "future", "long", "wrong", "refuse", "pause", "resume"),
+    *(
+        "raise",
+        "set",
+        "cancel",
+        "swallow",
+        "hang",
+        "ignore",
+        "future",
+        "long",
+        "wrong",
+        "refuse",
+        "pause",
+        "resume",
+    ),
     *("return", "turn", "sleep", "none") * 3,
 )
 
@@ -44,7 +57,13 @@ ACTS: Final = (
 class Course:
     """Records that handlers do something with, and what there was to see of it."""
 
-    def __init__(self, acts: list[str], order: Order, breaker: CircuitBreaker | None) -> None:
+    def __init__(
+        self,
+        acts: list[str],
+        order: Order,
+        breaker: CircuitBreaker | None,
+        timeout_s: float | None = None,
+    ) -> None:
         self.acts, self.count = acts, len(acts)
         self.loop = VirtualTimeLoop()
         self.log: list[object] = []
@@ -58,6 +77,7 @@ class Course:
             retry=Retry(attempts=2, first_delay_ms=1),
             dead_letter=self.bury,
             breaker=breaker,
+            timeout_s=timeout_s,
         )
 
     async def bury(self, dead: DeadRecord) -> None:
@@ -94,6 +114,12 @@ class Course:
                 await asyncio.sleep(1)
             except asyncio.CancelledError:
                 if act == "cancel":
+                    raise
+        elif act in ("hang", "ignore"):
+            try:
+                await asyncio.sleep(0.05)
+            except asyncio.CancelledError:
+                if act == "hang":
                     raise
         elif act == "long":
             self.loop.pass_time(2 * SLICE_S)
@@ -145,14 +171,18 @@ def run_with(way: type, course: Course) -> list[object]:
     st.lists(st.sampled_from(ACTS), min_size=1, max_size=40),
     st.sampled_from(["key", "partition", None]),
     st.sampled_from([None, BREAKER]),
+    st.sampled_from([None, 0.025]),
 )
-@example(["set", "return", "turn", "return"] * 2, None, None)
-@example(["raise"] * 8 + ["return"], "key", BREAKER)
-@example(["raise", "raise", "future", "long"], "key", BREAKER)
-@example(["pause", "return", "none", "resume", "return"], None, None)
-@example(["swallow", "return", "cancel", "return", "long", "return"], None, None)
-def test_both_do_the_same(acts: list[str], order: Order, breaker: CircuitBreaker | None) -> None:
-    plain, compiled = (run_with(way, Course(acts, order, breaker)) for way in WAYS)
+@example(["set", "return", "turn", "return"] * 2, None, None, None)
+@example(["ignore", "return", "sleep", "hang", "return", "turn"], None, None, 0.025)
+@example(["raise"] * 8 + ["return"], "key", BREAKER, None)
+@example(["raise", "raise", "future", "long"], "key", BREAKER, None)
+@example(["pause", "return", "none", "resume", "return"], None, None, None)
+@example(["swallow", "return", "cancel", "return", "long", "return"], None, None, None)
+def test_both_do_the_same(
+    acts: list[str], order: Order, breaker: CircuitBreaker | None, timeout_s: float | None
+) -> None:
+    plain, compiled = (run_with(way, Course(acts, order, breaker, timeout_s)) for way in WAYS)
     assert compiled == plain
 
 

@@ -791,6 +791,20 @@ async def test_while_everything_fails_nothing_is_dead_and_one_record_is_tried_no
 
 
 # --- Arguments --------------------------------------------------------------------------------
+@for_each(
+    [
+        (0, ValueError),
+        (-1, ValueError),
+        (float("inf"), ValueError),
+        (True, TypeError),
+        ("5", TypeError),
+    ]
+)
+def test_the_time_limit_is_a_positive_number(limit: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="timeout_s must be a"):
+        Handling(1, None, None, 1, Retry(), None, None, timeout_s=limit)
+
+
 @for_each(itertools.product(["concurrency", "batch_size", "max_uncommitted"], [0, True, "5"]))
 def test_a_number_that_is_no_positive_int_is_refused(name: str, number: object) -> None:
     numbers: dict[str, Any] = {"concurrency": 1, "batch_size": 1, "max_uncommitted": 1}
