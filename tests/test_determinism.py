@@ -377,6 +377,7 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "chance": "the one source of random numbers and ids",
         },
         "_virtual.py": {"clock": "the clocks of real loops, and of the simulated ones"},
+        "_signals.py": {"thread": "a simulation replaces the functions of `signal`"},
         "_sockets.py": {"descriptor": "decides which sockets are real"},
         "_threads.py": {
             "thread": "the threads of real loops, which simulated loops replace",

@@ -6,20 +6,14 @@ import argparse
 import asyncio
 import importlib
 import importlib.util
-import signal
-from collections.abc import Callable, Coroutine
-from types import FrameType
-from typing import Final, TypeAlias, TypeVar
+from collections.abc import Coroutine
+from typing import TypeVar
 
 from aiokafka_lite._compat import StrEnum
+from aiokafka_lite._signals import StopSignals
 from aiokafka_lite.cli.problems import Interrupted, MissingExtraError
 
 T = TypeVar("T")
-
-_Handler: TypeAlias = "Callable[[int, FrameType | None], object] | int | None"
-_STOP_SIGNALS: Final = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM") if hasattr(signal, name)
-)
 
 
 class LoopKind(StrEnum):
@@ -52,27 +46,6 @@ def new_event_loop(kind: LoopKind) -> asyncio.AbstractEventLoop:
     loop = importlib.import_module(kind.value).new_event_loop()
     assert isinstance(loop, asyncio.AbstractEventLoop)  # noqa: S101 - narrows a foreign type
     return loop
-
-
-class StopSignals:
-    """Replaces the handlers of SIGINT and SIGTERM, and restores them."""
-
-    def __init__(self) -> None:
-        self._earlier: dict[int, _Handler] = {}
-
-    def take(self, heed: Callable[[int], object]) -> None:
-        """Call `heed` with the number of each signal. Has no effect outside of the main thread."""
-        for number in _STOP_SIGNALS:
-            try:
-                self._earlier[number] = signal.signal(number, lambda caught, _: heed(caught))
-            except ValueError:
-                break
-
-    def give_back(self) -> None:
-        while self._earlier:
-            number, handler = self._earlier.popitem()
-            # None is a handler that was not installed from Python.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def run(main: Coroutine[object, None, T], kind: LoopKind = LoopKind.ASYNCIO) -> T:

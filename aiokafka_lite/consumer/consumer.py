@@ -15,7 +15,7 @@ from collections.abc import (
     Mapping,
 )
 from contextlib import AsyncExitStack
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType, TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -116,6 +116,7 @@ if TYPE_CHECKING:
         breaker: CircuitBreaker | Literal["default"] | None
         max_uncommitted: int
         timeout_s: float | None
+        stop_on: Iterable[int] | Literal["default"]
 
 
 Handled: TypeAlias = Coroutine[object, object, object]
@@ -667,6 +668,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         max_uncommitted: int = DEFAULT_MAX_UNCOMMITTED,
         timeout_s: float | None = None,
         transactions: AIOKafkaProducer[Any, Any] | None = None,
+        stop_on: Iterable[int] | Literal["default"] = "default",
     ) -> None:
         """Call a handler for every record, many concurrently, until the consumer is stopped.
 
@@ -720,11 +722,17 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 `outputs.send(topic, value, key=key)` are written in one transaction with the
                 offsets of the call's records, which the commit finishes. Do not use the producer
                 elsewhere until `run` returns.
+            stop_on: Signals that stop the consumer while `run` is active: `stop(25)` at the first
+                one, and at the second one, handlers are cancelled. Then the signal's earlier
+                handler is called, so that SIGINT raises KeyboardInterrupt. If there is none, as for
+                SIGTERM, `run` returns. "default": SIGTERM and SIGINT, if the main task of
+                `asyncio.run` awaits `run` and the program handles neither. (): none.
 
         Raises:
             TypeError: The handler is not a coroutine function with these arguments, or a key is not
                 hashable with order="key".
-            ValueError: A topic that is subscribed or assigned has no handler.
+            ValueError: A topic that is subscribed or assigned has no handler. Or `stop_on` was
+                passed outside of the main thread.
             NoHandlerError: A record of another topic without a handler was read.
             IllegalStateError: `run` is already active, or the producer is not started.
             IllegalOperation: With `transactions`: the producer has no transactional_id, or the
@@ -733,6 +741,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 running handlers have returned, as is an error of a handler.
         """
         # Imported here: most consumers have no use for it.
+        from aiokafka_lite.consumer.processing.draining import Draining, signals_of
         from aiokafka_lite.consumer.processing.handlers import Handlers
         from aiokafka_lite.consumer.processing.handling import (
             Handling,
@@ -760,12 +769,14 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             breaker=breaker_of(breaker),
             timeout_s=timeout_s,
         )
+        signals = signals_of(stop_on)
         _ = self._engine.running
         call = handlers.compose(takes_lists=batch_size is not None)
         run = Run(self._engine.core, call, settings, self._engine.deliver)
         outbox = None if transactions is None else self._new_outbox(transactions, run)
         self._subscribe_to(handlers)
-        async with AsyncExitStack() as stack:
+        stop = partial(self._stop, is_clean=True)
+        async with Draining(signals, stop, run, self._config), AsyncExitStack() as stack:
             # Records whose dead letters are written at the end are still finished.
             stack.enter_context(run.opened())
             if outbox is not None:

@@ -13,7 +13,7 @@ from typing import Final
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from aiokafka_lite.cli.loops import StopSignals
+from aiokafka_lite._signals import StopSignals
 from aiokafka_lite.cli.problems import Interrupted
 from demos.parquet import BatchMetrics, Pipeline, PipelineOptions
 from demos.pipeline.problems import QueryError

@@ -1,0 +1,165 @@
+"""Signals while `consumer.run` is active: the first drains, and the second cancels handlers.
+
+=======  =========================================  ===========================================
+signal   effect                                     afterwards
+=======  =========================================  ===========================================
+first    `stop`: no further record begins, running  the earlier handler of the signal is called,
+         handlers finish, offsets are committed,    if there is one. asyncio.run's handler for
+         and the consumer leaves the group          SIGINT raises KeyboardInterrupt. Without an
+                                                    earlier one (SIGTERM), `run` returns
+second   running handlers are cancelled             the same, or SystemExit(128 + N)
+third    that of the earlier handler
+=======  =========================================  ===========================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from aiokafka_lite._arguments import is_int
+from aiokafka_lite._compat import Self
+from aiokafka_lite._signals import StopSignals, can_be_handled, free_signals, name_of
+from aiokafka_lite._tasks import TaskScope
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.config import ConsumerConfig
+    from aiokafka_lite.consumer.processing.run import Run
+    from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+
+log = logging.getLogger(__name__)
+
+# Shorter than the 30 s after which Kubernetes kills a process by default.
+DRAIN_S: Final = 25.0
+
+Stop: TypeAlias = "Callable[[float], Awaitable[Mapping[TopicPartition, OffsetAndMetadata]]]"
+
+
+def signals_of(stop_on: object) -> tuple[int, ...]:
+    """Return the numbers of the signals of `run`'s argument `stop_on`.
+
+    Raises:
+        TypeError, ValueError: It is invalid.
+    """
+    if stop_on == "default":
+        task = asyncio.current_task()
+        return () if task is None else free_signals(task)
+    if isinstance(stop_on, str) or not isinstance(stop_on, Iterable):
+        raise TypeError(f'stop_on must be signals, () for none, or "default", not {stop_on!r}')
+    given = tuple(dict.fromkeys(stop_on))
+    for each in given:
+        if not is_int(each):
+            raise TypeError(f"stop_on must contain signals such as signal.SIGTERM, not {each!r}")
+        if not can_be_handled(each):
+            raise ValueError(f"stop_on has {each!r}, which is no signal that can be handled")
+    return given
+
+
+class Draining:
+    """A block around one run, in which signals stop the consumer.
+
+    Attributes:
+        received: The first signal, as soon as it is received.
+    """
+
+    def __init__(
+        self, numbers: Iterable[int], stop: Stop, run: Run, config: ConsumerConfig[Any, Any]
+    ) -> None:
+        self.received: int | None = None
+        self._numbers = tuple(numbers)
+        self._stop, self._run, self._config = stop, run, config
+        self._signals = StopSignals()
+        self._loop = asyncio.get_running_loop()
+        self._scope = TaskScope("processing")
+        self._stopping: asyncio.Task[None] | None = None
+        self._runner: asyncio.Task[object] | None = None
+        self._is_forced = False
+        # The handler of the first signal, before the block.
+        self._earlier: Callable[[int, None], object] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._runner = asyncio.current_task()
+        if not self._signals.take(self._note, self._numbers):
+            self._signals.give_back()
+            raise ValueError(
+                "signals can be handled only in the main thread: call run() there, or with "
+                "stop_on=()"
+            )
+        return self
+
+    def _note(self, number: int) -> None:
+        self._loop.call_soon_threadsafe(self._heed, number)
+
+    def _heed(self, number: int) -> None:
+        if self._stopping is None:
+            self.received = number
+            log.info("%s: run() is stopping, and starts no more handlers", name_of(number))
+            self._stopping = self._scope.spawn(self._drain(), name="drain")
+        elif not self._is_forced and self._runner is not None:
+            self._is_forced = True
+            self._restore()
+            log.warning("%s again: running handlers are cancelled", name_of(number))
+            self._runner.cancel()
+
+    async def _drain(self) -> None:
+        count = self._run.counts()["at_work"]
+        log.info("%d handlers are running, and the stop may take %g s", count, DRAIN_S)
+        left = await self._stop(DRAIN_S)
+        config = self._config
+        commits = config.group_id is not None and config.enable_auto_commit
+        if left:
+            log.warning("these offsets could not be committed: %s", left)
+        elif commits:
+            log.info("the offsets of finished records are committed")
+        log.info("the consumer is stopped")
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        tb: TracebackType | None,
+    ) -> bool:
+        is_cancelled = isinstance(exc, asyncio.CancelledError)
+        is_forced = is_cancelled and self._is_forced and self._forget_cancellation()
+        try:
+            if self._stopping is not None and (is_forced or not is_cancelled):
+                log.info("no handlers are running")
+                await self._until_stopped(self._stopping)
+        finally:
+            self._restore()
+            self._runner = None
+            await self._scope.close()
+        if self.received is None or (exc is not None and not is_forced):
+            return False
+        await self._pass_on(self.received)
+        return is_forced
+
+    async def _until_stopped(self, stopping: asyncio.Task[None]) -> None:
+        try:
+            await asyncio.wait({stopping})
+        except asyncio.CancelledError:
+            if not (self._is_forced and self._forget_cancellation()):
+                raise
+        else:
+            stopping.result()
+
+    def _forget_cancellation(self) -> bool:
+        """Whether only the second signal has cancelled the caller. Then forget that."""
+        uncancel = getattr(self._runner, "uncancel", None)
+        return uncancel is None or not uncancel()
+
+    def _restore(self) -> None:
+        """Let the earlier handlers have the next signal."""
+        if self.received is not None:
+            self._earlier = self._earlier or self._signals.earlier(self.received)
+        self._signals.give_back()
+
+    async def _pass_on(self, number: int) -> None:
+        if self._earlier is not None:
+            self._earlier(number, None)
+            await asyncio.sleep(0)  # asyncio.run's handler cancels its main task
+        elif self._is_forced:
+            raise SystemExit(128 + number)

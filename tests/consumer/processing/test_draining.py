@@ -1,0 +1,175 @@
+"""Signals that stop a program whose main task awaits `run`."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.consumer.processing.draining import signals_of
+from aiokafka_lite.structs import TopicPartition
+from tests.consumer.processing.running import PATIENCE_S, member
+from tests.support.cluster import KafkaHandle, unique
+from tests.support.for_each import for_each
+from tests.support.programs import started
+
+PROGRAM = Path(__file__).parents[1] / "programs/draining.py"
+
+
+class Program(NamedTuple):
+    process: asyncio.subprocess.Process
+    kafka: KafkaHandle
+    topic: str
+
+    async def says(self, *expected: str) -> None:
+        """Wait until it has said these lines, in this order, with others in between."""
+        assert self.process.stdout is not None
+        said: list[str] = []
+        for each in expected:
+            while not said or each not in said[-1]:
+                line = await self.process.stdout.readline()
+                said.append(line.decode().strip())
+                assert line, f"no line with {each!r} in {said}"
+
+    async def rest(self) -> str:
+        assert self.process.stdout is not None
+        return (await self.process.stdout.read()).decode()
+
+    def release(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"\n")
+
+    async def committed(self) -> int | None:
+        tp = TopicPartition(self.topic, 0)
+        async with member(self.kafka, self.topic, self.topic) as consumer:
+            return await consumer.committed(tp)
+
+
+@asynccontextmanager
+async def program(
+    kafka: KafkaHandle, *, loop: str = "asyncio", way: str = "default"
+) -> AsyncIterator[Program]:
+    """A program whose handlers have the records one and stuck of three of a key."""
+    topic = await kafka.create_topic(unique("draining"))
+    await kafka.produce(topic, 0, [(b"k", each) for each in (b"one", b"stuck", b"three")])
+    command = sys.executable, str(PROGRAM), kafka.bootstrap_servers, topic, topic, loop, way
+    async with timeout(PATIENCE_S), started(*command, stdin=PIPE, stdout=PIPE) as process:
+        running = Program(process, kafka, topic)
+        await running.says("began one", "ended one", "began stuck")
+        yield running
+
+
+@pytest.mark.real_if_long
+async def test_sigterm_drains_and_the_program_goes_on_after_run(kafka: KafkaHandle) -> None:
+    for loop in ("asyncio", "uvloop"):
+        async with program(kafka, loop=loop) as running:
+            running.process.send_signal(signal.SIGTERM)
+            await running.says("SIGTERM: run() is stopping", "1 handlers are running")
+            running.release()
+            await running.says(
+                "ended stuck",
+                "no handlers are running",
+                "the offsets of finished records are committed",
+                "the consumer is stopped",
+                "returned",
+            )
+            assert await running.rest() == ""
+            assert await running.process.wait() == 0
+            assert await running.committed() == 2
+
+
+async def test_sigint_drains_and_run_raises_as_asyncio_does(kafka: KafkaHandle) -> None:
+    async with program(kafka) as running:
+        running.process.send_signal(signal.SIGINT)
+        await running.says("SIGINT: run() is stopping")
+        running.release()
+        await running.says("ended stuck", "no handlers are running", "the consumer is stopped")
+        assert "returned" not in await running.rest()
+        assert await running.process.wait() == -signal.SIGINT
+        assert await running.committed() == 2
+
+
+async def test_a_second_signal_cancels_the_handlers_and_commits_what_is_finished(
+    kafka: KafkaHandle,
+) -> None:
+    for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)):
+        async with program(kafka) as running:
+            running.process.send_signal(number)
+            await running.says("run() is stopping")
+            running.process.send_signal(number)
+            await running.says("again: running handlers are cancelled", "cancelled", "is stopped")
+            running.release()  # the thread that waits for it
+            assert "returned" not in await running.rest()
+            assert await running.process.wait() == code
+            assert await running.committed() == 1
+
+
+async def test_signals_of_a_program_that_handles_them_or_wants_none_are_its_own(
+    kafka: KafkaHandle,
+) -> None:
+    async with program(kafka, way="off") as running:
+        running.process.send_signal(signal.SIGTERM)
+        assert await running.process.wait() == -signal.SIGTERM
+    async with program(kafka, way="own") as running:
+        running.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.1)
+        running.release()
+        await running.says("ended stuck", "returned")
+        assert await running.process.wait() == 0
+        assert await running.committed() == 2
+
+
+async def test_handlers_are_installed_while_run_is_active_and_restored_after_it(
+    kafka: KafkaHandle, topic: str
+) -> None:
+    await kafka.produce(topic, 0, [(None, b"one")])
+    heard: list[int] = []
+    before = [signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))]
+    try:
+        before.append(signal.getsignal(signal.SIGUSR1))
+        async with timeout(PATIENCE_S), member(kafka, topic, unique("own")) as consumer:
+
+            async def handle(record: object) -> None:
+                assert signal.getsignal(signal.SIGUSR1) is not before[1]
+                signal.raise_signal(signal.SIGUSR1)
+
+            await consumer.run(handle, stop_on=[signal.SIGUSR1])
+        assert heard == [signal.SIGUSR1], "the earlier handler is called after the stop"
+        assert signal.getsignal(signal.SIGUSR1) is before[1]
+    finally:
+        signal.signal(signal.SIGUSR1, before[0])
+
+
+@for_each(
+    [
+        ("SIGTERM", TypeError, "must be signals"),
+        (15, TypeError, "must be signals"),
+        ([True], TypeError, "must contain signals"),
+        (["SIGTERM"], TypeError, "must contain signals"),
+        ([signal.SIGKILL], ValueError, "no signal that can be handled"),
+        ([12345], ValueError, "no signal that can be handled"),
+    ]
+)
+def test_wrong_signals_are_refused(given: object, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        signals_of(given)
+
+
+async def test_other_threads_can_handle_no_signals(kafka: KafkaHandle, topic: str) -> None:
+    async def handle(record: object) -> None: ...
+
+    async def main() -> None:
+        async with AIOKafkaConsumer(topic, bootstrap_servers=kafka.bootstrap_servers) as consumer:
+            await consumer.run(handle, stop_on=[signal.SIGTERM])
+
+    with pytest.raises(ValueError, match="only in the main thread"):
+        await asyncio.to_thread(asyncio.run, main())

@@ -1,0 +1,55 @@
+"""Runs handlers until a signal; says what they do: servers, topic, group, event loop, way.
+
+A handler of the value "stuck" ends when a line comes in. Ways: "default"; "off", without signals;
+"own", with a handler of the program for SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+
+from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite.structs import ConsumerRecord
+
+SERVERS, TOPIC, GROUP, LOOP, WAY = sys.argv[1:]
+
+
+async def handle(record: ConsumerRecord) -> None:
+    value = record.value or b""
+    print("began", value.decode(), flush=True)
+    try:
+        if value == b"stuck":
+            await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+        print("ended", value.decode(), flush=True)
+    except asyncio.CancelledError:
+        print("cancelled", flush=True)
+        raise
+
+
+async def main() -> None:
+    consumer = AIOKafkaConsumer(
+        TOPIC, bootstrap_servers=SERVERS, group_id=GROUP, auto_offset_reset="earliest"
+    )
+    async with consumer:
+        if WAY == "own":
+            stopping: list[asyncio.Future[object]] = []
+            asyncio.get_running_loop().add_signal_handler(
+                signal.SIGTERM, lambda: stopping.append(asyncio.ensure_future(consumer.stop()))
+            )
+        if WAY == "off":
+            await consumer.run(handle, stop_on=())
+        else:
+            await consumer.run(handle)
+        print("returned", flush=True)
+
+
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+if LOOP == "uvloop":
+    import uvloop
+
+    uvloop.run(main())
+else:
+    asyncio.run(main())
