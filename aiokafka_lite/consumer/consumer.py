@@ -700,7 +700,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 the topics, which must be names.
             concurrency: The most concurrent calls of the handler.
             order: "key": the records of one key in a partition are in order, records without a key
-                in none. "partition": all records of a partition. None: no order.
+                in none. "partition": all records of a partition. None: no order. A function of a
+                record: the records of a partition for which it returns the same hashable value, or
+                for None no order. It is called once per record, as the record is read. If it
+                raises, the record is a bad one, which is written to the dead letters at once.
             batch_size: The most records of a list, of any partitions. If a list fails, each of its
                 records is tried alone.
             retry: Which errors are retried, how often and when. A number: that many attempts in

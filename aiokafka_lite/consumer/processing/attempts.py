@@ -306,6 +306,11 @@ class Attempts:
         job.error = error
         job.attempts += 1
 
+    def refused_unseen(self, job: Job, error: Exception) -> None:
+        """Note that a record is a bad one, without an attempt."""
+        job.error = error
+        job.enter(DEAD)
+
     def count_failure(self, job: Job, error: BaseException) -> bool:
         """Count a failure of a call. Return whether it counts as an attempt of the record, so far.
 

@@ -269,5 +269,9 @@ class Handling:
                 continue
             if not is_int(number) or number < 1:
                 raise ValueError(f"{name} must be a positive int, not {number!r}")
-        if self.order not in ("key", "partition", None):
-            raise ValueError(f'order must be "key", "partition" or None, not {self.order!r}')
+        is_function = callable(self.order) and not is_async_callable(self.order)
+        if not is_function and self.order not in ("key", "partition", None):
+            raise ValueError(
+                'order must be "key", "partition", None or a function of a record that is not '
+                f"async, not {self.order!r}"
+            )

@@ -7,11 +7,14 @@ from aiokafka_lite.consumer.processing.job cimport Job
 
 @cython.final
 cdef class Lanes:
+    cdef public bint _is_by_name
     cdef public dict _lanes
-    cdef public str order
+    cdef public object _name_of
+    cdef public object _order_failed
+    cdef public object order
     cdef public object ready
 
-    @cython.locals(is_by_key=bint, job=Job, lane=dict, last=Job)
+    @cython.locals(has_function=bint, is_by_name=bint, job=Job, lane=dict, last=Job)
     cpdef put(self, jobs)
     @cython.locals(follower=Job)
     cpdef leave(self, Job job)

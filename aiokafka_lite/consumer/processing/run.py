@@ -146,7 +146,7 @@ class Run(Processing):
         self._stoppers_until = -math.inf
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("processing", on_failure=self._note_end)
-        self._lanes = Lanes(handling.order)
+        self._lanes = Lanes(handling.order, self._order_failed)
         self._attempts = Attempts(core, handling, self)
         self._allowance = Allowance(core, handling.max_uncommitted)
         self._steps = Steps(
@@ -374,6 +374,12 @@ class Run(Processing):
         jobs = self._works.hand_out_each(cursor, records, epochs, partial(Job, cursor, lane, error))
         self._lanes.put(jobs)
         self._allowance.handed_out(cursor)
+
+    def _order_failed(self, job: Job, error: Exception) -> None:
+        """Treat a record as a bad one, because the function for `order` has failed for it."""
+        if self._handling.dead_letter is None or self._handling.retry.stops(error):
+            raise error
+        self._attempts.refused_unseen(job, error)
 
     def _partition_changed(self, cursor: Cursor) -> None:
         if self._outbox is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import defaultdict
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -189,3 +191,95 @@ async def test_a_record_without_a_handler_ends_run_and_is_kept(
         await consumer.commit()
         assert await consumer.committed(TopicPartition(other, 0)) in (None, 0)
         assert await consumer.committed(TopicPartition(topic, 0)) == 10
+
+
+# --- An order by a function ---------------------------------------------------------------------
+def customer(record: Record) -> bytes | None:
+    """Return the first letter of the value, or None without one."""
+    return record.value[:1] if record.value else None
+
+
+def unhashable(record: Record) -> Any:
+    return [record.value] if record.value == b"bad" else None
+
+
+def failing(record: Record) -> None:
+    if record.value == b"bad":
+        raise ZeroDivisionError
+
+
+@pytest.mark.real_if_long
+async def test_records_are_in_order_by_a_function(kafka: KafkaHandle) -> None:
+    """Within a partition, and also if lists are tried again, or outputs written."""
+    for options in ({}, {"batch_size": 3}, {"transactions": 1}, {"dead_letter": 1, "retry": 2}):
+        await check_order(kafka, options)
+
+
+async def check_order(kafka: KafkaHandle, options: dict[str, Any]) -> None:
+    topic = await kafka.create_topic(partitions=2)
+    values = [b"a1", b"b1", b"", b"a2", b"c1", b"b2", b"a3"]
+    for partition in range(2):
+        await kafka.produce(topic, partition, [(b"%d" % i, v) for i, v in enumerate(values)])
+    done: list[tuple[int, bytes]] = []
+    failures = {b"a1": 1, b"b2": 1} if "dead_letter" in options else {}
+    gate = asyncio.Event()
+    begun: set[tuple[int, bytes]] = set()
+
+    async def handle(given: Record | list[Record], *_: object) -> None:
+        for record in given if isinstance(given, list) else [given]:
+            value = record.value or b""
+            begun.add((record.partition, value))
+            if failures.get(value, 0) and record.partition == 0:
+                failures[value] -= 1
+                raise ValueError(value)
+            if value == b"a1" and record.partition == 0 and "batch_size" not in options:
+                await gate.wait()
+            done.append((record.partition, value))
+
+    async with AsyncExitStack() as stack:
+        if "transactions" in options:
+            producer = AIOKafkaProducer(
+                bootstrap_servers=kafka.bootstrap_servers, transactional_id=unique("tx")
+            )
+            options = {"transactions": await stack.enter_async_context(producer)}
+        if "dead_letter" in options:
+            options = {**options, "dead_letter": await kafka.create_topic(partitions=1)}
+        await stack.enter_async_context(
+            running(member(kafka, topic), handle, order=customer, breaker=None, **options)
+        )
+        if "batch_size" not in options:
+            await until(lambda: len(done) == 11)
+            assert {(0, b"a2"), (0, b"a3")}.isdisjoint(begun)
+        gate.set()
+        await until(lambda: len(done) == 14)
+    for partition in range(2):
+        for letter in (b"a", b"b"):
+            own = [v for p, v in done if p == partition and v[:1] == letter]
+            assert own == sorted(own)
+
+
+@pytest.mark.real_if_long
+@pytest.mark.parametrize("order", [unhashable, failing])
+async def test_a_record_whose_order_is_not_known_is_a_bad_one(
+    kafka: KafkaHandle, order: Callable[[Record], Any]
+) -> None:
+    topic, letters = await kafka.create_topic(partitions=1), await kafka.create_topic(partitions=1)
+    await kafka.produce(topic, 0, [(b"k", value) for value in (b"a", b"bad", b"b")])
+    noted = Noted()
+    consumer = member(kafka, topic, key_deserializer=bytes.decode)
+    async with running(consumer, noted.handler("a"), order=order, dead_letter=letters, retry=5):
+        await until(lambda: consumer.metrics()["processing_dead_total"] == 1)
+        await until(lambda: noted.count == 2)
+        await consumer.commit()
+        assert await consumer.committed(TopicPartition(topic, 0)) == 3
+    async with member(kafka, letters) as reader:
+        letter = await reader.getone()
+        assert (letter.key, letter.value) == (b"k", b"bad")
+        assert dict(letter.headers)["__dlq.errors.delivery.count"] == b"0"
+    every_option: list[Any] = [{}, {"dead_letter": letters, "retry": Retry(stop=Exception)}]
+    for options in every_option:
+        async with member(kafka, topic) as consumer:
+            with pytest.raises((TypeError, ZeroDivisionError)):
+                await consumer.run(noted.handler("a"), order=order, **options)
+            with pytest.raises(ValueError, match="order must be"):
+                await consumer.run(noted.handler("a"), order=noted.handler("b"))
