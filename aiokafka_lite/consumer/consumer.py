@@ -111,6 +111,7 @@ if TYPE_CHECKING:
 
         concurrency: int
         order: Order
+        batch_wait_ms: float
         retry: Retry | int | None
         dead_letter: DeadLetter | str | None
         breaker: CircuitBreaker | Literal["default"] | None
@@ -662,6 +663,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         concurrency: int = DEFAULT_CONCURRENCY,
         order: Order = "key",
         batch_size: int | None = None,
+        batch_wait_ms: float = 0,
         retry: Retry | int | None = None,
         dead_letter: DeadLetter | str | None = None,
         breaker: CircuitBreaker | Literal["default"] | None = "default",
@@ -706,6 +708,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 raises, the record is a bad one, which is written to the dead letters at once.
             batch_size: The most records of a list, of any partitions. If a list fails, each of its
                 records is tried alone.
+            batch_wait_ms: How long a list waits for more records until it has `batch_size`. A list
+                that waits takes no handler and delays no rebalance. 0: a list has the records that
+                are ready.
             retry: Which errors are retried, how often and when. A number: that many attempts in
                 all. None: one attempt.
             dead_letter: Receives the records that have no attempts left: `DeadLetters(topic)`, the
@@ -771,6 +776,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             dead_letter=dead_letter_of(dead_letter),
             breaker=breaker_of(breaker),
             timeout_s=timeout_s,
+            batch_wait_ms=batch_wait_ms,
         )
         signals = signals_of(stop_on)
         _ = self._engine.running

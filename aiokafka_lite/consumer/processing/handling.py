@@ -256,6 +256,7 @@ class Handling:
     dead_letter: DeadLetter | None
     breaker: CircuitBreaker | None
     timeout_s: float | None = None
+    batch_wait_ms: float = 0
 
     def __post_init__(self) -> None:
         NUMBER.check("timeout_s", self.timeout_s, or_none=True)
@@ -263,6 +264,13 @@ class Handling:
             raise ValueError(
                 f"timeout_s must be a positive number of seconds or None, not {self.timeout_s!r}"
             )
+        NUMBER.check("batch_wait_ms", self.batch_wait_ms)
+        if not 0 <= self.batch_wait_ms < math.inf:
+            raise ValueError(
+                f"batch_wait_ms must be at least 0 and finite, not {self.batch_wait_ms}"
+            )
+        if self.batch_wait_ms and self.batch_size is None:
+            raise ValueError("batch_wait_ms needs batch_size: only lists wait for more records")
         for name in ("concurrency", "batch_size", "max_uncommitted"):
             number = getattr(self, name)
             if number is None and name == "batch_size":

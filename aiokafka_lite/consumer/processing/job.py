@@ -84,5 +84,9 @@ class Job:
         return progress is not None and progress.is_held_by(self.record.offset, self)
 
     @property
+    def may_begin(self) -> bool:
+        return self.is_current and not (self.cursor.is_withheld or self.cursor.is_paused)
+
+    @property
     def order_key(self) -> Hashable:
         return None if self.lane is None else (self.cursor.tp, self.name)

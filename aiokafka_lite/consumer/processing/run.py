@@ -52,6 +52,7 @@ from aiokafka_lite.consumer.processing.calls import (
 from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
 from aiokafka_lite.consumer.processing.job import DEAD, Job, JobState
 from aiokafka_lite.consumer.processing.lanes import Lanes
+from aiokafka_lite.consumer.processing.lists import WaitingLists
 from aiokafka_lite.consumer.processing.outbox import Entry, Outbox
 from aiokafka_lite.consumer.processing.steps import Steps
 from aiokafka_lite.consumer.processing.time_limit import SHOWS_CANCELLATIONS, TimeLimit
@@ -147,6 +148,9 @@ class Run(Processing):
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("processing", on_failure=self._note_end)
         self._lanes = Lanes(handling.order, self._order_failed)
+        # Where records wait for others of their list, and the timer of the next list that is due.
+        self._lists = self._new_lists()
+        self._list_timer: asyncio.TimerHandle | None = None
         self._attempts = Attempts(core, handling, self)
         self._allowance = Allowance(core, handling.max_uncommitted)
         self._steps = Steps(
@@ -243,6 +247,8 @@ class Run(Processing):
                 self._attempts.close()
                 if self._limit is not None:
                     self._limit.close()
+                if self._list_timer is not None:
+                    self._list_timer.cancel()
         if self._error is not None:
             raise self._error
 
@@ -374,6 +380,8 @@ class Run(Processing):
         jobs = self._works.hand_out_each(cursor, records, epochs, partial(Job, cursor, lane, error))
         self._lanes.put(jobs)
         self._allowance.handed_out(cursor)
+        if self._lists is not None:
+            self._lists.note_accepted(jobs)
 
     def _order_failed(self, job: Job, error: Exception) -> None:
         """Treat a record as a bad one, because the function for `order` has failed for it."""
@@ -405,7 +413,7 @@ class Run(Processing):
     def offer(self, most: int | None = None) -> None:
         if self._steps.is_finishing:
             return
-        wanted = len(self._lanes.ready)
+        wanted = len(self._lanes.ready) if self._lists is None else self._gather(self._lists)
         if self._outbox is not None and self._outbox.is_full:
             wanted = int(self._put_first(self._is_awaited))
         if most is not None:
@@ -422,6 +430,45 @@ class Run(Processing):
             self._context.run(self._scope.spawn, self._work(), name=f"handler {self._worker_count}")
             self._is_starting = False
             wanted -= 1
+
+    def _new_lists(self) -> WaitingLists | None:
+        handling = self._handling
+        size, wait_s = handling.batch_size, handling.batch_wait_ms / 1000
+        if size is None or not wait_s:
+            return None
+        return WaitingLists(self._lanes, size, wait_s, most=2 * handling.concurrency * size)
+
+    def _gather(self, lists: WaitingLists) -> int:
+        """Let ready records wait for others of their lists. Return how many calls may begin."""
+        now, ready, steps = self._loop.time(), self._lanes.ready, self._steps
+        is_full = self._outbox is not None and self._outbox.is_full
+        if is_full or self._attempts.is_paused:  # then certain records are tried first
+            lists.give_back()
+            return lists.kept_count
+        lists.gather(now)
+        if self._allowance.is_exact and all(
+            each.has_enough for each in self._state.assignment.values()
+        ):
+            lists.wait_no_longer()
+        if len(ready) < steps.feed_below:
+            steps.feed_below = 0
+            self._wants_more.set()
+        if lists.is_due(now):
+            return lists.kept_count + 1
+        self._set_list_timer(lists.due_at())
+        return lists.kept_count
+
+    def _set_list_timer(self, due_at: float | None) -> None:
+        timer = self._list_timer
+        if due_at is None or (timer is not None and timer.when() <= due_at):
+            return
+        if timer is not None:
+            timer.cancel()
+        self._list_timer = self._loop.call_at(due_at, self._list_due)
+
+    def _list_due(self) -> None:
+        self._list_timer = None
+        self.offer()
 
     def begin_again(self, job: Job) -> None:
         ready = self._lanes.ready
@@ -464,7 +511,7 @@ class Run(Processing):
                 return None
         breaker = self._attempts.breaker
         if breaker is not None and not breaker.is_closed and breaker.may_probe(now):
-            is_new_there = self._put_first(lambda job: job.error is None and _may_begin(job))
+            is_new_there = self._put_first(lambda job: job.error is None and job.may_begin)
             if not is_new_there and self._buffer.can_serve(()):
                 self._is_new_wanted = True
                 self._wants_more.set()
@@ -586,6 +633,8 @@ class Run(Processing):
         left = self._handling.batch_size
         if left is None:
             return [] if (job := self._next(now)) is None else [[job]]
+        if self._lists is not None and not self._make_list_ready(self._lists, now):
+            return []
         while left > 0 and (job := self._next(now)) is not None:
             is_alone, is_again = self._attempts.is_alone(job), self._is_handled_again(job)
             # A record that others wait for is in no list with those, which would be a deadlock.
@@ -599,7 +648,23 @@ class Run(Processing):
             left -= len(chain)
             if is_alone:
                 break
+        if chains and self._lists is not None:
+            self.offer(1)  # another list may be due
         return chains
+
+    def _make_list_ready(self, lists: WaitingLists, now: float) -> bool:
+        """Make the records of a list ready that is due. Return whether records may begin."""
+        if self._steps.slice_ends_at is None:
+            self.begin_slice(now)
+        elif now >= self._steps.slice_ends_at:
+            return False
+        if self._steps.is_finishing or self._gate.holds:
+            return False
+        if not self._gather(lists):
+            return False
+        if not lists.kept_count:
+            lists.make_ready(now)
+        return True
 
     def _failed(
         self, chains: list[list[Job]], error: BaseException, task: asyncio.Task[None]
@@ -853,13 +918,8 @@ class Run(Processing):
     def counts(self) -> dict[str, int]:
         return {
             "at_work": len(self._running),
-            "ready": len(self._lanes.ready),
+            "ready": len(self._lanes.ready) + (0 if self._lists is None else self._lists.count),
             "waiting_for_retry": self._attempts.waiting_count,
             "uncommitted": self._allowance.uncommitted_count,
             "in_outbox": 0 if self._outbox is None else self._outbox.record_count,
         }
-
-
-def _may_begin(job: Job) -> bool:
-    cursor = job.cursor
-    return job.is_current and not (cursor.is_withheld or cursor.is_paused)

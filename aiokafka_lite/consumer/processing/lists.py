@@ -1,0 +1,141 @@
+"""Gathers ready records for lists that wait for more records.
+
+The records wait before a handler has them: a list that waits takes none of the handlers, and a
+rebalance does not wait for it. A list begins when it is full, or when its first record has waited
+for `batch_wait_ms`. Only records that have not failed are gathered.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+from heapq import heappop, heappush
+from itertools import count
+from typing import Final, NamedTuple
+
+from aiokafka_lite.consumer.processing.job import LISTED, Job
+from aiokafka_lite.consumer.processing.lanes import Lanes
+
+
+class Due(NamedTuple):
+    """A list that is not full is due at a loop time, unless its first record has begun before."""
+
+    at: float
+    number: int
+    name: Hashable
+
+
+class WaitingLists:
+    """The lists of one run that wait, by name, and the first records of lanes in them.
+
+    Attributes:
+        count: The records of `ready` that were gathered.
+        kept_count: Those that were left there, because they wait for no list.
+    """
+
+    def __init__(self, lanes: Lanes, size: int, wait_s: float, most: int) -> None:
+        self._lanes = lanes
+        self._size: Final = size
+        self._wait_s: Final = wait_s
+        # Of gathered records, so that the feeder stops when there is no handler for their lists.
+        self._most: Final = most
+        self.count = self.kept_count = 0
+        # Each record with the time from which on it waits.
+        self._groups: dict[Hashable, deque[tuple[float, Job]]] = {}
+        self._dues: list[Due] = []
+        self._numbers = count()
+        self._full: dict[Hashable, None] = {}
+        # The lists of which it is to be found out whether they are full.
+        self._changed: dict[Hashable, None] = {}
+
+    def name_of(self, job: Job) -> Hashable:
+        """Return the name of the list that a record waits for."""
+        return None
+
+    def note_accepted(self, jobs: Iterable[Job]) -> None:
+        """Note new records: some follow in their lanes those that were gathered."""
+        self._changed.update((self.name_of(job), None) for job in jobs)
+
+    def gather(self, now: float) -> None:
+        ready = self._lanes.ready
+        kept: list[Job] = []
+        while ready and self.count < self._most:
+            job = ready.popleft()
+            if job.state is not LISTED or job.error is not None:
+                kept.append(job)
+                continue
+            name = self.name_of(job)
+            group = self._groups.setdefault(name, deque())
+            group.append((now, job))
+            if len(group) == 1:
+                self._begin_wait(name, now)
+            self.count += 1
+            self._changed[name] = None
+        ready.extendleft(reversed(kept))
+        self.kept_count = len(kept)
+        for name in self._changed:
+            if self._is_full(name):
+                self._full[name] = None
+        self._changed.clear()
+
+    def give_back(self) -> None:
+        """Make all gathered records ready again, those first that have waited longest."""
+        waiting = [each for group in self._groups.values() for each in group]
+        waiting.sort(key=lambda each: each[0])
+        self._lanes.ready.extendleft(job for _, job in reversed(waiting))
+        self._groups.clear()
+        self._dues.clear()
+        self._full.clear()
+        self.count, self.kept_count = 0, len(self._lanes.ready)
+
+    def wait_no_longer(self) -> None:
+        """Make all lists due, because no more records come."""
+        self._full.update(dict.fromkeys(self._groups))
+
+    def due_at(self) -> float | None:
+        """Return when a list is due that is not full. None: no list waits."""
+        while self._dues and not self._is_present(self._dues[0]):
+            heappop(self._dues)
+        return self._dues[0].at if self._dues else None
+
+    def is_due(self, now: float) -> bool:
+        due_at = self.due_at()
+        return bool(self._full) or (due_at is not None and due_at <= now)
+
+    def make_ready(self, now: float) -> None:
+        """Make the records of a list that is due ready, before all others."""
+        if not self.is_due(now):
+            return
+        name = next(iter(self._full)) if self._full else self._dues[0].name
+        self._full.pop(name, None)
+        group, taken, left = self._groups[name], [], self._size
+        while group and left > 0:
+            taken.append(group.popleft()[1])
+            left -= self._count(taken[-1], left)
+        self._lanes.ready.extendleft(reversed(taken))
+        self.count -= len(taken)
+        if not group:
+            del self._groups[name]
+            return
+        self._begin_wait(name, group[0][0])
+        if self._is_full(name):
+            self._full[name] = None
+
+    def _begin_wait(self, name: Hashable, since: float) -> None:
+        heappush(self._dues, Due(since + self._wait_s, next(self._numbers), name))
+
+    def _is_present(self, due: Due) -> bool:
+        group = self._groups.get(due.name)
+        return group is not None and group[0][0] + self._wait_s == due.at
+
+    def _is_full(self, name: Hashable) -> bool:
+        left = self._size
+        for _, job in self._groups.get(name, ()):
+            left -= self._count(job, left)
+            if left <= 0:
+                return True
+        return False
+
+    def _count(self, first: Job, most: int) -> int:
+        """Return how many records of a lane may begin in one list, at most `most`."""
+        return len(self._lanes.chain(first, most)) if first.may_begin else 0

@@ -1,0 +1,143 @@
+"""Lists of `batch_size` that wait for more records, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+
+from aiokafka_lite.consumer.processing.handling import CircuitBreaker, Handling
+from aiokafka_lite.processing import Retry
+from tests.consumer.processing.shaping import A, B, Shaped, now
+from tests.support.for_each import for_each
+
+pytestmark = pytest.mark.virtual_time
+
+KEYS = [b"%d" % number for number in range(40)]
+
+
+@pytest.mark.parametrize("order", ["key", "partition", None])
+async def test_a_list_waits_until_it_is_full_or_its_first_record_has_waited_so_long(
+    order: str | None,
+) -> None:
+    case = Shaped(order=order, batch_size=5, batch_wait_ms=100)
+    async with case.running():
+        case.put([b"a", b"b"])
+        await asyncio.sleep(0.06)
+        assert case.calls == []
+        case.put([b"c", b"a", b"a", b"d"])  # full, and one is left
+        await asyncio.sleep(0.09)
+        (_, first), *others = case.offsets
+        assert (len(first), others) == (5, [])
+        await asyncio.sleep(0.05)
+    (at, full), (later, rest) = case.offsets
+    assert (at, later, sorted(full + rest)) == (0.06, 0.16, list(range(6)))
+
+
+async def test_a_list_that_waits_takes_no_handler_and_delays_no_rebalance() -> None:
+    case = Shaped(A, B, concurrency=1, batch_size=3, batch_wait_ms=1_000)
+    async with case.running():
+        case.put([b"a"])
+        case.put([b"b"], B)
+        await asyncio.sleep(0.1)
+        assert case.run.counts()["ready"] == 2
+        case.buffers.state.withhold([A])
+        assert not case.run.is_open
+        assert case.run.undone([A]) == {}
+        case.buffers.state.change([A], [])  # the records of A are not begun
+        case.put([b"c", b"d"], B)
+        await asyncio.sleep(0.1)
+        assert [(each.partition, each.offset) for each in case.done] == [(1, 0), (1, 1), (1, 2)]
+    assert case.offsets[0][0] == 0.1
+
+
+async def test_a_list_does_not_wait_if_no_more_records_can_come() -> None:
+    case = Shaped(batch_size=100, batch_wait_ms=60_000, max_uncommitted=10)
+    async with case.running():
+        case.put(KEYS)
+        await asyncio.sleep(0.1)
+        assert len(case.done) == 40
+        case.put([b"x"])
+        await asyncio.sleep(1)
+        assert len(case.done) == 40
+        began = now()  # and a stop does not wait for it
+    assert now() == began
+
+
+async def test_lists_wait_for_handlers_and_have_more_records_then() -> None:
+    case = Shaped(
+        concurrency=1, batch_size=20, batch_wait_ms=10, seconds=lambda record: 0.1, order=None
+    )
+    case.put(KEYS[:1])
+    async with case.running():
+        await asyncio.sleep(0.05)
+        for key in KEYS[1:]:
+            case.put([key])
+            await asyncio.sleep(0.001)
+        await case.until_over()
+    assert [len(given) for _, given in case.calls] == [1, 20, 19]
+
+
+async def test_a_paused_partition_fills_no_list_and_its_records_begin_when_it_is_resumed() -> None:
+    case = Shaped(A, B, batch_size=2, batch_wait_ms=100)
+    state = case.buffers.state
+    async with case.running():
+        case.put([b"a"])
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        state.pause(case.buffers.partition(A))
+        case.put([b"b"], B)
+        await asyncio.sleep(0.5)
+        assert [(each.partition, each.offset) for each in case.done] == [(1, 0)]
+        state.resume(case.buffers.partition(A))
+        await asyncio.sleep(0.5)
+    assert len(case.done) == 2
+
+
+async def test_while_handling_pauses_no_record_waits_for_a_list() -> None:
+    until_s = 30.0
+    case = Shaped(
+        batch_size=5,
+        batch_wait_ms=50,
+        retry=Retry(attempts=3, first_delay_ms=100),
+        fails=lambda record: now() < until_s,
+        breaker=CircuitBreaker(min_calls=2),
+    )
+    async with case.running():
+        for key in KEYS:
+            case.put([key])
+            await asyncio.sleep(0.02)
+        await case.until_over(60)
+    assert case.dead == []
+    lengths = [len(given) for at, given in case.calls if 1 < at < until_s]
+    assert set(lengths) == {1}
+    assert len(lengths) < 20
+
+
+@for_each(
+    [
+        ({"batch_wait_ms": -1}, ValueError),
+        ({"batch_wait_ms": math.inf}, ValueError),
+        ({"batch_wait_ms": "5"}, TypeError),
+        ({"batch_wait_ms": 5, "batch_size": None}, ValueError),
+    ]
+)
+def test_an_argument_that_lists_cannot_use_is_refused(
+    arguments: dict[str, Any], kind: type[Exception]
+) -> None:
+    (name, *_) = arguments
+    with pytest.raises(kind, match=name):
+        Handling(
+            **{
+                "concurrency": 1,
+                "order": "key",
+                "batch_size": 5,
+                "max_uncommitted": 1,
+                "retry": Retry(),
+                "dead_letter": None,
+                "breaker": None,
+                **arguments,
+            }
+        )
