@@ -14,13 +14,15 @@ It runs on its own port, or in an application of aiohttp, FastAPI or Starlette::
 
 Requests change no state and cause no request to a broker. Every client that can reach the port sees
 the names of topics, group and client, and the error that stopped the consumer. By default only this
-machine can. ``/health`` and ``/metrics`` accept every host name. The page accepts IP addresses,
-"localhost" and the names in `hosts`, so that a foreign web page cannot read it (DNS rebinding).
+machine can. ``/health``, ``/metrics`` and ``/scale`` accept every host name. The page accepts IP
+addresses, "localhost" and the names in `hosts`, so that a foreign web page cannot read it (DNS
+rebinding).
 
 =================  =================================================================================
-``/``              the page, which reads the three below every second or two
+``/``              the page, which reads ``/api/…`` every second or two
 ``/health``        `AIOKafkaConsumer.health` as JSON; 503 if the verdict is "dead", else 200
 ``/metrics``       `AIOKafkaConsumer.metrics` in Prometheus' text format, 1,000 label sets at most
+``/scale``         lag, partitions_with_lag, busy and wanted, for an autoscaler; ``?catch_up_s=300``
 ``/api/…``         the data of the page, a private format that may change
 =================  =================================================================================
 

@@ -9,6 +9,7 @@ import asyncio
 import dataclasses
 import ipaddress
 import json
+import math
 import re
 import weakref
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -29,6 +30,7 @@ from aiokafka_lite._pages import (
     read_assets,
     refusal,
 )
+from aiokafka_lite.extras.web.scale import CATCH_UP_S, Scaling
 
 # --- Measurements ----------------------------------------------------------------------------
 AnyConsumer: TypeAlias = AIOKafkaConsumer[object, object]
@@ -151,6 +153,7 @@ class Measuring:
         self._of: weakref.ref[AnyConsumer] | None = None
         self._measured: Measured | None = None
         self._health: HealthAnswer | None = None
+        self.scaling = Scaling()
 
     def health(self) -> HealthAnswer:
         consumer = self._consumer()
@@ -177,6 +180,7 @@ class Measuring:
         if self._of is None or self._of() is not consumer:
             self._of = weakref.ref(consumer)
             self._measured = self._health = None
+            self.scaling = Scaling()
         return consumer
 
 
@@ -309,7 +313,7 @@ NAME_THE_HOST: Final = (
     'web.asgi(consumer, hosts={"{}"})'
 )
 # What probes and scrapers ask for, by whatever name they know the service.
-FOR_MACHINES: Final = ("health", "metrics")
+FOR_MACHINES: Final = ("health", "metrics", "scale")
 VIEWS: Final[Mapping[str, Callable[[Measured, ConsumerPageQuery], dict[str, Json]]]] = {
     "api/overview": overview,
     "api/partitions": partitions,
@@ -361,6 +365,8 @@ class Pages:
             return Answer(health.body, status=503 if health.is_dead else 200)
         if path == "metrics":
             return await self._metrics()
+        if path == "scale":
+            return self._scale(parameters.get("catch_up_s", str(CATCH_UP_S)))
         if path not in VIEWS:
             return problem(404, "this page does not exist")
         query = ConsumerPageQuery.of(parameters)
@@ -370,6 +376,18 @@ class Pages:
             text = "clients request too many different pages at once: try again in a second"
             return problem(503, text, Retry_After="1")
         return Answer(body)
+
+    def _scale(self, catch_up_s: str) -> Answer:
+        try:
+            seconds = float(catch_up_s)
+        except ValueError:
+            seconds = 0.0
+        if not 0 < seconds < math.inf:
+            return problem(400, "catch_up_s must be a number of seconds above 0")
+        if self._measuring.health().is_dead:
+            return problem(503, "the consumer is dead: /health has the reason")
+        metrics = self._measuring.now().metrics
+        return Answer(json.dumps(self._measuring.scaling.answer(metrics, seconds)).encode())
 
     async def _metrics(self) -> Answer:
         try:

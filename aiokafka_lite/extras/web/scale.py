@@ -1,0 +1,132 @@
+"""How many members a group needs for the partitions of one of them, for an autoscaler.
+
+Each member answers for its own partitions, so the sum over all members is the size of the group.
+Between two samples, one or two minutes apart, every partition has a rate of new records and a rate
+of records read, both in offsets. A partition needs its rate of new records, and its lag divided by
+the time to catch up. The member can process
+
+    the rate of records read / the part of the time it was busy
+
+or, if it lags behind by more than `BACKLOG_S`, just the rate of records read: then it is as fast as
+it can be. A partition needs its rate divided by the member's, but at most one member.
+
+The answer keeps the present size, 1, if the samples are less than `LEAST_S` apart, if no records
+are read in spite of a lag, and while a circuit breaker pauses the handlers: more members would fail
+like this one. Smoothing and delays are left to the autoscaler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from time import thread_time
+from typing import Final, NamedTuple, cast
+
+from aiokafka_lite.structs import TopicPartition
+
+# The least time between the samples that are compared.
+WINDOW_S: Final = 60.0
+CATCH_UP_S: Final = 300.0
+LEAST_S: Final = 10.0
+# A lag of more than the member reads in this time is a backlog.
+BACKLOG_S: Final = 10.0
+# A member that is hardly busy may be less fast than it seems.
+LEAST_BUSY: Final = 0.05
+
+
+class PartitionSample(NamedTuple):
+    position: int
+    lag: int
+
+
+class MemberSample(NamedTuple):
+    """A member at a loop time.
+
+    Attributes:
+        busy_s: How long it was busy, since the first sample.
+        is_paused: A circuit breaker pauses its handlers.
+    """
+
+    at_s: float
+    busy_s: float
+    places: Mapping[TopicPartition, PartitionSample]
+    is_paused: bool = False
+
+
+def busy(earlier: MemberSample, latest: MemberSample) -> float:
+    """Return the part of the time in which a member was busy, from 0 to 1."""
+    passed_s = latest.at_s - earlier.at_s
+    return min(1.0, (latest.busy_s - earlier.busy_s) / passed_s) if passed_s else 0.0
+
+
+def members_wanted(earlier: MemberSample, latest: MemberSample, catch_up_s: float) -> float:
+    """Return how many members the latest partitions need, at most their number."""
+    places, passed_s = latest.places, latest.at_s - earlier.at_s
+    if passed_s < LEAST_S or latest.is_paused:
+        return float(bool(places))
+    lag = sum(place.lag for place in places.values())
+    rate, needed = 0.0, []
+    for tp, place in places.items():
+        # Of a partition that is new here, only the lag is known.
+        before = earlier.places.get(tp, place)
+        read = max(0, place.position - before.position) / passed_s
+        new = max(0.0, read + (place.lag - before.lag) / passed_s)
+        rate += read
+        needed.append(new + place.lag / catch_up_s)
+    if not rate:
+        return float(lag > 0)
+    if lag <= rate * BACKLOG_S:
+        rate /= max(busy(earlier, latest), LEAST_BUSY)
+    return sum(min(1.0, each / rate) for each in needed)
+
+
+class Scaling:
+    """Samples one consumer's metrics whenever it is asked."""
+
+    def __init__(self) -> None:
+        self._earlier: MemberSample | None = None
+        # Replaces `_earlier` when it is a window old.
+        self._later: MemberSample
+        self._latest: MemberSample
+        self._cpu_s = 0.0
+
+    def answer(self, metrics: Mapping[str, object], catch_up_s: float) -> dict[str, float]:
+        """Return the values of ``/scale``."""
+        latest = self._sample(metrics)
+        if self._earlier is None:
+            self._earlier = self._later = latest
+        elif latest.at_s - self._later.at_s >= WINDOW_S:
+            self._earlier, self._later = self._later, latest
+        self._latest = latest
+        lags = [place.lag for place in latest.places.values()]
+        return {
+            "lag": sum(lags),
+            "partitions_with_lag": sum(lag > 0 for lag in lags),
+            "busy": round(busy(self._earlier, latest), 3),
+            "wanted": round(members_wanted(self._earlier, latest, catch_up_s), 3),
+        }
+
+    def _sample(self, metrics: Mapping[str, object]) -> MemberSample:
+        rows = cast("Sequence[Mapping[str, int | None]]", metrics["partitions"])
+        places = {
+            TopicPartition(
+                cast("str", row["topic"]), cast("int", row["partition"])
+            ): PartitionSample(row["position"], row["lag"])
+            for row in rows
+            if row["position"] is not None and row["lag"] is not None
+        }
+        now, cpu_s = asyncio.get_running_loop().time(), thread_time()
+        busy_s = 0.0
+        if self._earlier is not None:
+            passed_s = now - self._latest.at_s
+            used = _used(metrics, any(place.lag for place in places.values()))
+            busy_s = self._latest.busy_s + max(used * passed_s, cpu_s - self._cpu_s)
+        self._cpu_s = cpu_s
+        return MemberSample(now, busy_s, places, bool(metrics["processing_paused"]))
+
+
+def _used(metrics: Mapping[str, object], has_lag: bool) -> float:
+    """Return the part of the handlers that are in use. Without `run`, the application is one."""
+    concurrency = cast("int", metrics["processing_concurrency"])
+    at_work = cast("int", metrics["processing_at_work"])
+    return min(1.0, at_work / concurrency) if concurrency else float(has_lag)
