@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.processing.handlers import ByTopic, Handlers, Router
     from aiokafka_lite.consumer.processing.handling import CircuitBreaker, DeadLetter, Retry
     from aiokafka_lite.consumer.processing.lanes import Order
+    from aiokafka_lite.consumer.processing.lists import BatchBy
     from aiokafka_lite.consumer.processing.outbox import Outbox, Outputs
     from aiokafka_lite.consumer.processing.run import Run
     from aiokafka_lite.events import EventSubscription
@@ -112,6 +113,7 @@ if TYPE_CHECKING:
         concurrency: int
         order: Order
         batch_wait_ms: float
+        batch_by: BatchBy
         retry: Retry | int | None
         dead_letter: DeadLetter | str | None
         breaker: CircuitBreaker | Literal["default"] | None
@@ -664,6 +666,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         order: Order = "key",
         batch_size: int | None = None,
         batch_wait_ms: float = 0,
+        batch_by: BatchBy = None,
         retry: Retry | int | None = None,
         dead_letter: DeadLetter | str | None = None,
         breaker: CircuitBreaker | Literal["default"] | None = "default",
@@ -711,6 +714,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             batch_wait_ms: How long a list waits for more records until it has `batch_size`. A list
                 that waits takes no handler and delays no rebalance. 0: a list has the records that
                 are ready.
+            batch_by: "key": a list has the records of one key in a partition, or records of it
+                without a key. "partition": of one partition. None: of any.
             retry: Which errors are retried, how often and when. A number: that many attempts in
                 all. None: one attempt.
             dead_letter: Receives the records that have no attempts left: `DeadLetters(topic)`, the
@@ -777,6 +782,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             breaker=breaker_of(breaker),
             timeout_s=timeout_s,
             batch_wait_ms=batch_wait_ms,
+            batch_by=batch_by,
         )
         signals = signals_of(stop_on)
         _ = self._engine.running

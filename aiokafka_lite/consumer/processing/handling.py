@@ -18,6 +18,7 @@ from aiokafka_lite.consumer.config import ConsumerConfig, is_async_callable
 from aiokafka_lite.consumer.processing.calls import leaves
 from aiokafka_lite.consumer.processing.job import Job
 from aiokafka_lite.consumer.processing.lanes import Order
+from aiokafka_lite.consumer.processing.lists import BatchBy
 from aiokafka_lite.structs import ConsumerRecord
 
 if TYPE_CHECKING:
@@ -257,6 +258,7 @@ class Handling:
     breaker: CircuitBreaker | None
     timeout_s: float | None = None
     batch_wait_ms: float = 0
+    batch_by: BatchBy = None
 
     def __post_init__(self) -> None:
         NUMBER.check("timeout_s", self.timeout_s, or_none=True)
@@ -271,6 +273,10 @@ class Handling:
             )
         if self.batch_wait_ms and self.batch_size is None:
             raise ValueError("batch_wait_ms needs batch_size: only lists wait for more records")
+        if self.batch_by not in ("key", "partition", None):
+            raise ValueError(f'batch_by must be "key", "partition" or None, not {self.batch_by!r}')
+        if self.batch_by is not None and self.batch_size is None:
+            raise ValueError("batch_by needs batch_size: it is about lists of records")
         for name in ("concurrency", "batch_size", "max_uncommitted"):
             number = getattr(self, name)
             if number is None and name == "batch_size":

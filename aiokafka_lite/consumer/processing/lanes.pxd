@@ -7,10 +7,10 @@ from aiokafka_lite.consumer.processing.job cimport Job
 
 @cython.final
 cdef class Lanes:
-    cdef public bint _is_by_name
     cdef public dict _lanes
     cdef public object _name_of
     cdef public object _order_failed
+    cdef public bint is_by_name
     cdef public object order
     cdef public object ready
 

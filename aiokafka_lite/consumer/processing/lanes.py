@@ -37,7 +37,7 @@ class Lanes:
     def __init__(self, order: Order, order_failed: OrderFailed = raise_error) -> None:
         self.order: Final = order
         self._name_of = None if order is None or isinstance(order, str) else order
-        self._is_by_name = self._name_of is not None or order == "key"
+        self.is_by_name: Final = self._name_of is not None or order == "key"
         self._order_failed = order_failed
         self.ready: deque[Job] = deque()
         self._lanes: dict[TopicPartition, Lane] = {}
@@ -50,7 +50,7 @@ class Lanes:
         return lane
 
     def put(self, jobs: Iterable[Job]) -> None:
-        ready, is_by_name, has_function = self.ready, self._is_by_name, self._name_of is not None
+        ready, is_by_name, has_function = self.ready, self.is_by_name, self._name_of is not None
         name: Hashable = None
         for job in jobs:
             lane = job.lane

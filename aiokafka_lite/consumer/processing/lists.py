@@ -1,4 +1,4 @@
-"""Gathers ready records for lists that wait for more records.
+"""Gathers ready records for lists that wait for more records, or that have one key or partition.
 
 The records wait before a handler has them: a list that waits takes none of the handlers, and a
 rebalance does not wait for it. A list begins when it is full, or when its first record has waited
@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterable
 from heapq import heappop, heappush
-from itertools import count
-from typing import Final, NamedTuple
+from itertools import count, takewhile
+from typing import Final, Literal, NamedTuple
 
 from aiokafka_lite.consumer.processing.job import LISTED, Job
 from aiokafka_lite.consumer.processing.lanes import Lanes
+
+BatchBy = Literal["key", "partition"] | None
 
 
 class Due(NamedTuple):
@@ -28,13 +30,17 @@ class Due(NamedTuple):
 class WaitingLists:
     """The lists of one run that wait, by name, and the first records of lanes in them.
 
+    A list by key has the records of one lane, if lanes are by key. Records without a key share one
+    list for each partition.
+
     Attributes:
         count: The records of `ready` that were gathered.
         kept_count: Those that were left there, because they wait for no list.
     """
 
-    def __init__(self, lanes: Lanes, size: int, wait_s: float, most: int) -> None:
+    def __init__(self, lanes: Lanes, by: BatchBy, size: int, wait_s: float, most: int) -> None:
         self._lanes = lanes
+        self._by: Final = by
         self._size: Final = size
         self._wait_s: Final = wait_s
         # Of gathered records, so that the feeder stops when there is no handler for their lists.
@@ -50,11 +56,30 @@ class WaitingLists:
 
     def name_of(self, job: Job) -> Hashable:
         """Return the name of the list that a record waits for."""
-        return None
+        if self._by is None:
+            return None
+        if self._by == "partition":
+            return job.cursor
+        return job.cursor, job.name if self._lanes.is_by_name else job.record.key
+
+    def chain(self, first: Job, most: int) -> list[Job]:
+        """Return a record and the next ones of its lane that may be in its list, at most `most`."""
+        found = self._lanes.chain(first, most)
+        if self._by != "key" or len(found) == 1:
+            return found
+        name = self.name_of(first)
+        return list(takewhile(lambda job: self.name_of(job) == name, found))
 
     def note_accepted(self, jobs: Iterable[Job]) -> None:
         """Note new records: some follow in their lanes those that were gathered."""
-        self._changed.update((self.name_of(job), None) for job in jobs)
+        for job in jobs:
+            try:
+                self._changed[self.name_of(job)] = None
+            except TypeError as error:
+                raise TypeError(
+                    f'batch_by="key" needs hashable keys, but {job.record.key!r} is not hashable: '
+                    "let the key_deserializer return something hashable, or leave keys as bytes"
+                ) from error
 
     def gather(self, now: float) -> None:
         ready = self._lanes.ready
@@ -138,4 +163,4 @@ class WaitingLists:
 
     def _count(self, first: Job, most: int) -> int:
         """Return how many records of a lane may begin in one list, at most `most`."""
-        return len(self._lanes.chain(first, most)) if first.may_begin else 0
+        return len(self.chain(first, most)) if first.may_begin else 0

@@ -433,10 +433,10 @@ class Run(Processing):
 
     def _new_lists(self) -> WaitingLists | None:
         handling = self._handling
-        size, wait_s = handling.batch_size, handling.batch_wait_ms / 1000
-        if size is None or not wait_s:
+        by, size, wait_s = handling.batch_by, handling.batch_size, handling.batch_wait_ms / 1000
+        if size is None or not (by or wait_s):
             return None
-        return WaitingLists(self._lanes, size, wait_s, most=2 * handling.concurrency * size)
+        return WaitingLists(self._lanes, by, size, wait_s, most=2 * handling.concurrency * size)
 
     def _gather(self, lists: WaitingLists) -> int:
         """Let ready records wait for others of their lists. Return how many calls may begin."""
@@ -635,13 +635,13 @@ class Run(Processing):
             return [] if (job := self._next(now)) is None else [[job]]
         if self._lists is not None and not self._make_list_ready(self._lists, now):
             return []
+        chain_of = self._lanes.chain if self._lists is None else self._lists.chain
         while left > 0 and (job := self._next(now)) is not None:
-            is_alone, is_again = self._attempts.is_alone(job), self._is_handled_again(job)
-            # A record that others wait for is in no list with those, which would be a deadlock.
-            if chains and (is_alone or is_again is not self._is_handled_again(chains[0][0])):
+            is_alone = self._attempts.is_alone(job)
+            if chains and (is_alone or not self._may_share_list(chains[0][0], job)):
                 self._lanes.ready.appendleft(job)
                 break
-            chain = [job] if is_alone else self._lanes.chain(job, left)
+            chain = [job] if is_alone else chain_of(job, left)
             for follower in chain[1:]:
                 follower.begin(now, self._attempts.success_count)
             chains.append(chain)
@@ -651,6 +651,12 @@ class Run(Processing):
         if chains and self._lists is not None:
             self.offer(1)  # another list may be due
         return chains
+
+    def _may_share_list(self, first: Job, job: Job) -> bool:
+        # A record that others wait for is in no list with those, which would be a deadlock.
+        if self._is_handled_again(job) is not self._is_handled_again(first):
+            return False
+        return self._lists is None or self._lists.name_of(job) == self._lists.name_of(first)
 
     def _make_list_ready(self, lists: WaitingLists, now: float) -> bool:
         """Make the records of a list ready that is due. Return whether records may begin."""

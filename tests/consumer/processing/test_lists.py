@@ -122,6 +122,8 @@ async def test_while_handling_pauses_no_record_waits_for_a_list() -> None:
         ({"batch_wait_ms": math.inf}, ValueError),
         ({"batch_wait_ms": "5"}, TypeError),
         ({"batch_wait_ms": 5, "batch_size": None}, ValueError),
+        ({"batch_by": "keys"}, ValueError),
+        ({"batch_by": "key", "batch_size": None}, ValueError),
     ]
 )
 def test_an_argument_that_lists_cannot_use_is_refused(
@@ -141,3 +143,53 @@ def test_an_argument_that_lists_cannot_use_is_refused(
                 **arguments,
             }
         )
+
+
+@pytest.mark.parametrize("wait_ms", [0, 50])
+@pytest.mark.parametrize("order", ["key", "partition", None])
+@pytest.mark.parametrize("by", ["key", "partition"])
+async def test_a_list_has_records_of_one_key_or_partition_in_order(
+    by: str, order: str | None, wait_ms: float
+) -> None:
+    case = Shaped(
+        A, B, order=order, batch_size=4, batch_by=by, batch_wait_ms=wait_ms, concurrency=3,
+        seconds=lambda record: 0.001,
+    )  # fmt: skip
+    keys = [b"a", b"b", None, b"a", b"c", b"b", b"a", None] * 5
+    case.put(keys)
+    case.put(keys, B)
+    async with case.running():
+        await case.until_over()
+    lists = [given for _, given in case.calls]
+    assert max(map(len, lists)) == (4 if (by, order) != ("key", "partition") else 1)
+    for given in lists:
+        assert len({each.key if by == "key" else None for each in given}) == 1
+        assert len({each.partition for each in given}) == 1
+    done = [
+        (each.partition, each.key if order == "key" else b"", each.offset) for each in case.done
+    ]
+    if order is not None:
+        lanes = [lane for lane in done if lane[1] is not None]
+        assert all(
+            [each for each in lanes if each[:2] == lane[:2]]
+            == sorted(each for each in lanes if each[:2] == lane[:2])
+            for lane in lanes
+        )
+
+
+async def test_lists_by_key_wait_each_for_its_own_records() -> None:
+    case = Shaped(batch_size=3, batch_by="key", batch_wait_ms=100)
+    async with case.running():
+        case.put([b"a", b"b", b"a"])
+        await asyncio.sleep(0.05)
+        case.put([b"c", b"b", b"a", None])  # the list of a is full
+        await case.until_over()
+    assert case.offsets == [(0.05, [0, 2, 5]), (0.1, [1, 4]), (0.15, [3]), (0.15, [6])]
+
+
+async def test_records_of_a_key_that_follow_a_running_list_are_the_next_list() -> None:
+    case = Shaped(batch_size=3, batch_by="key", batch_wait_ms=10, seconds=lambda record: 0.1)
+    case.put([b"a"] * 7)
+    async with case.running():
+        await case.until_over()
+    assert case.offsets == [(0, [0, 1, 2]), (0.3, [3, 4, 5]), (0.61, [6])]
