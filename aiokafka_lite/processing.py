@@ -21,6 +21,7 @@ from aiokafka_lite._compat import override
 from aiokafka_lite._virtual import wall_ms
 from aiokafka_lite.consumer.processing.handlers import Router
 from aiokafka_lite.consumer.processing.handling import (
+    DROP,
     CircuitBreaker,
     DeadRecord,
     Retry,
@@ -38,7 +39,7 @@ from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.producing.batch import Output
 from aiokafka_lite.producing.lease import ProducerLease
 
-__all__ = ["CircuitBreaker", "DeadLetters", "DeadRecord", "Outputs", "Retry", "Router"]
+__all__ = ["DROP", "CircuitBreaker", "DeadLetters", "DeadRecord", "Outputs", "Retry", "Router"]
 
 Headers = Sequence[tuple[str, bytes]]
 NewProducer = Callable[[], AIOKafkaProducer]
@@ -168,7 +169,8 @@ class DeadLetters:
         transactional_id: The transactional id of the created producer. Each member of the group
             needs its own, and the same one after a restart: the next start then aborts a
             transaction that a crash has left open. Otherwise the brokers do, after
-            `transaction_timeout_ms`.
+            `transaction_timeout_ms`. If the dead letters of a run depend on the error, all that
+            have a transactional_id have the same one, and share the producer.
         transaction_timeout_ms: The time after which brokers abort an open transaction. If it
             exceeds their `transaction.max.timeout.ms`, `run` raises their error.
         too_large: What happens to a letter that exceeds the topic's `max.message.bytes`. "keep": it
@@ -266,6 +268,14 @@ class DeadLetters:
             return OutboxWriter(context.outbox, is_own=False)
         if self._transactional_id is None:
             return PlainWriter(make, self._given)
+        own = context.own_outboxes
+        if own and self._transactional_id not in own:
+            raise IllegalStateError(
+                "all dead letters of one run() that have a transactional_id share one producer: "
+                f"give {self!r} the transactional_id {next(iter(own))!r}, too"
+            )
+        if own:
+            return OutboxWriter(own[self._transactional_id], is_own=False)
         if context.offsets is None:
             raise IllegalStateError(
                 "with a transactional_id, the producer of the dead letters commits the consumer's "
@@ -275,6 +285,7 @@ class DeadLetters:
         outbox = Outbox(
             OwnProducer(make), context.offsets, context.run, context.chance, is_of_letters=True
         )
+        own[self._transactional_id] = outbox
         context.run.watch(outbox)
         return OutboxWriter(outbox, is_own=True)
 

@@ -98,7 +98,12 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.monitoring.health import Health
     from aiokafka_lite.consumer.positions.leader_requests import FoundOffset
     from aiokafka_lite.consumer.processing.handlers import ByTopic, Handlers, Router
-    from aiokafka_lite.consumer.processing.handling import CircuitBreaker, DeadLetter, Retry
+    from aiokafka_lite.consumer.processing.handling import (
+        ByError,
+        CircuitBreaker,
+        DeadLetter,
+        Retry,
+    )
     from aiokafka_lite.consumer.processing.lanes import Order
     from aiokafka_lite.consumer.processing.lists import BatchBy
     from aiokafka_lite.consumer.processing.outbox import Outbox, Outputs
@@ -115,7 +120,7 @@ if TYPE_CHECKING:
         batch_wait_ms: float
         batch_by: BatchBy
         retry: Retry | int | None
-        dead_letter: DeadLetter | str | None
+        dead_letter: DeadLetter | str | ByError | None
         breaker: CircuitBreaker | Literal["default"] | None
         max_uncommitted: int
         timeout_s: float | None
@@ -668,7 +673,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         batch_wait_ms: float = 0,
         batch_by: BatchBy = None,
         retry: Retry | int | None = None,
-        dead_letter: DeadLetter | str | None = None,
+        dead_letter: DeadLetter | str | ByError | None = None,
         breaker: CircuitBreaker | Literal["default"] | None = "default",
         max_uncommitted: int = DEFAULT_MAX_UNCOMMITTED,
         timeout_s: float | None = None,
@@ -719,9 +724,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             retry: Which errors are retried, how often and when. A number: that many attempts in
                 all. None: one attempt.
             dead_letter: Receives the records that have no attempts left: `DeadLetters(topic)`, the
-                name of a topic for that, or an async function of a `DeadRecord`. It finishes a
-                record by returning. If it raises, it is called again after a pause. None: `run`
-                raises the handler's error.
+                name of a topic for that, `DROP`, or an async function of a `DeadRecord`. It
+                finishes a record by returning. If it raises, it is called again after a pause. A
+                mapping from classes of errors to these decides by the error: the most specific of
+                its classes counts. None, or no class of the error: `run` raises the error.
             breaker: When to pause because handlers fail one after the other, so that an outage of a
                 database causes no dead letters. None: never.
             max_uncommitted: The most records that are returned and not committed. At this limit, or
@@ -828,7 +834,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         if isinstance(dead_letter, DeadLetterKeeper):
             commits = self._group_id is not None and self._config.enable_auto_commit
             offsets = self._engine.in_transactions() if commits else None
-            await dead_letter.open(RunContext(self._config, offsets, run, outbox, self._chance))
+            await dead_letter.open(RunContext(self._config, offsets, run, outbox, {}, self._chance))
             stack.push_async_callback(dead_letter.close)
         if self._delivery.has_deserializers:
             self._delivery.keeps_serialized = True

@@ -21,7 +21,13 @@ from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 
 HolderT = TypeVar("HolderT")
 
-PROCESSING_TOTALS: Final = ("finished_total", "failed_total", "dead_total", "passed_over_total")
+PROCESSING_TOTALS: Final = (
+    "finished_total",
+    "failed_total",
+    "dead_total",
+    "dropped_total",
+    "passed_over_total",
+)
 
 
 class Works:

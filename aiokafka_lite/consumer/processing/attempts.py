@@ -196,7 +196,7 @@ class Attempts:
         self.breaker: Final = Breaker(handling.breaker, rng) if handling.breaker else None
         self.success_count = 0
         self._retry = handling.retry
-        self._has_dead_letters = handling.dead_letter is not None
+        self._dead_letter_for = handling.dead_letter_for
         self._run = run
         self._loop = asyncio.get_running_loop()
         self._events = core.events
@@ -291,7 +291,7 @@ class Attempts:
         if verdict == "retry":
             self._try_again_in(job, self._retry.delay_s(job.attempts, self._rng))
             return "again"
-        if verdict == "stop" or not self._has_dead_letters:
+        if verdict == "stop" or self._dead_letter_for(error) is None:
             return "stop"
         if self._may_be_everybodys(job, error):
             job.attempts -= 1
@@ -403,6 +403,12 @@ class Attempts:
         self._run.begin_again(job)
 
     # --- Dead letters -----------------------------------------------------------------------
+    def dropped(self, job: Job, error: BaseException) -> None:
+        log.warning(
+            "%s is dropped after %d attempts: %s", place_of(job), job.attempts, one_line(error)
+        )
+        self._totals["dropped_total"] += 1
+
     def letter_written(self, job: Job, error: BaseException) -> None:
         self._dead_letter_error = None
         self._dead_letter_backoff.reset()

@@ -5,10 +5,20 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    cast,
+    runtime_checkable,
+)
 
 from aiokafka_lite._arguments import NUMBER, check_fields, is_int
 from aiokafka_lite._chance import UNSEEDED, Chance
@@ -190,6 +200,8 @@ class DeadRecord:
 
 
 DeadLetter = Callable[[DeadRecord], Awaitable[object]]
+# By class. A mapping is invariant in its keys: one of ValueError alone would be refused.
+ByError: TypeAlias = Mapping[type[Any], DeadLetter | str]
 
 
 class RunContext(NamedTuple):
@@ -199,6 +211,8 @@ class RunContext(NamedTuple):
     offsets: OffsetsInTransaction | None
     run: Run
     outbox: Outbox | None
+    # By transactional id: those that dead letters have opened. At most one.
+    own_outboxes: dict[str, Outbox]
     chance: Chance = UNSEEDED
 
 
@@ -209,6 +223,57 @@ class DeadLetterKeeper(Protocol):
     async def close(self) -> None: ...
 
     async def __call__(self, dead: DeadRecord) -> object: ...
+
+
+class Drop:
+    """Finishes a failed record without a dead letter."""
+
+    def __repr__(self) -> str:
+        return "DROP"
+
+    async def __call__(self, dead: DeadRecord) -> None:
+        """Do nothing: `run` logs and counts the record."""
+
+
+DROP: Final = Drop()
+"""For `run(dead_letter=...)`: a failed record is finished, logged and counted, and lost."""
+
+
+class LettersByError:
+    """Dead letters by the class of the error: the first of its bases that has some."""
+
+    def __init__(self, by_class: Mapping[type[BaseException], DeadLetter]) -> None:
+        self._by_class = by_class
+        self._opened: list[DeadLetterKeeper] = []
+
+    def of(self, error: BaseException) -> DeadLetter | None:
+        """Return the most specific class's. A group is of a class if all its exceptions are."""
+        first = next(leaves(error))
+        bases = dict.fromkeys(reversed([*type(first).__mro__, *type(error).__mro__]))
+        for kind in reversed(bases):
+            if kind in self._by_class and _is_all(error, kind):
+                return self._by_class[kind]
+        return None
+
+    async def open(self, run: RunContext) -> None:
+        """Open each, as `DeadLetters.open` does. Those with a transactional_id share a producer."""
+        for each in dict.fromkeys(self._by_class.values()):
+            if isinstance(each, DeadLetterKeeper):
+                try:
+                    await each.open(run)
+                except BaseException:
+                    await self.close()
+                    raise
+                self._opened.append(each)
+
+    async def close(self) -> None:
+        while self._opened:
+            await self._opened.pop().close()
+
+    async def __call__(self, dead: DeadRecord) -> None:
+        target = self.of(dead.error)
+        assert target is not None  # noqa: S101 -- otherwise `run` has raised the error
+        await target(dead)
 
 
 def check_producer(name: str, producer: object) -> None:
@@ -227,16 +292,36 @@ def retry_of(retry: object) -> Retry:
 
 
 def dead_letter_of(dead_letter: object) -> DeadLetter | None:
-    if isinstance(dead_letter, str):
+    if dead_letter is None:
+        return None
+    if isinstance(dead_letter, Mapping):
+        if not dead_letter:
+            raise ValueError("dead_letter must have at least one class of errors, not {}")
+        named: dict[str, DeadLetter] = {}
+        by_class: dict[type[BaseException], DeadLetter] = {}
+        for kind, given in dead_letter.items():
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise TypeError(f"the keys of dead_letter must be exception classes, not {kind!r}")
+            name = f"dead_letter[{kind.__name__}]"
+            if isinstance(given, str):  # two classes may have the same topic
+                given = named[given] = named.get(given) or _one_dead_letter(name, given)
+            by_class[kind] = _one_dead_letter(name, given)
+        return LettersByError(by_class)
+    return _one_dead_letter("dead_letter", dead_letter, or_more=", a mapping of classes of errors")
+
+
+def _one_dead_letter(name: str, given: object, or_more: str = "") -> DeadLetter:
+    if isinstance(given, str):
         # By name: the package of the public API is above this one.
-        kept: DeadLetter = import_module("aiokafka_lite.processing").DeadLetters(dead_letter)
+        kept: DeadLetter = import_module("aiokafka_lite.processing").DeadLetters(given)
         return kept
-    if dead_letter is not None and not is_async_callable(dead_letter):
+    if not is_async_callable(given):
         raise TypeError(
-            'dead_letter must be DeadLetters("topic"), the name of a topic, an async def function '
-            f"that takes a DeadRecord, or None, not {dead_letter!r}"
+            f'{name} must be DeadLetters("topic"), the name of a topic, DROP, an async def '
+            f"function that takes a DeadRecord{or_more}{', or None' if or_more else ''}, "
+            f"not {given!r}"
         )
-    return cast("DeadLetter | None", dead_letter)
+    return cast("DeadLetter", given)
 
 
 def breaker_of(breaker: object) -> CircuitBreaker | None:
@@ -259,6 +344,11 @@ class Handling:
     timeout_s: float | None = None
     batch_wait_ms: float = 0
     batch_by: BatchBy = None
+
+    def dead_letter_for(self, error: BaseException) -> DeadLetter | None:
+        """Return what finishes a record that has failed. None: `run` raises the error."""
+        given = self.dead_letter
+        return given.of(error) if isinstance(given, LettersByError) else given
 
     def __post_init__(self) -> None:
         NUMBER.check("timeout_s", self.timeout_s, or_none=True)

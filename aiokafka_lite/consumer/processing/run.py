@@ -49,7 +49,7 @@ from aiokafka_lite.consumer.processing.calls import (
     is_failure,
     raise_cancellation,
 )
-from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
+from aiokafka_lite.consumer.processing.handling import DROP, DeadRecord, Handling
 from aiokafka_lite.consumer.processing.job import DEAD, Job, JobState
 from aiokafka_lite.consumer.processing.lanes import Lanes
 from aiokafka_lite.consumer.processing.lists import WaitingLists
@@ -287,8 +287,8 @@ class Run(Processing):
             await asyncio.sleep(self._handling.retry.delay_s(1, self._rng))
             return
         if (
-            self._handling.dead_letter is None
-            or cursor is None
+            cursor is None
+            or self._handling.dead_letter_for(error) is None
             or not isinstance(record, ConsumerRecord)
             or next_offset is None
         ):
@@ -750,9 +750,10 @@ class Run(Processing):
 
     async def _write_dead_letter(self, job: Job, task: asyncio.Task[None]) -> None:
         """Only the acknowledgement finishes the record."""
-        dead_letter, error = self._handling.dead_letter, job.error
-        assert dead_letter is not None  # noqa: S101 -- otherwise nothing is dead
+        error = job.error
         assert error is not None  # noqa: S101 -- it is dead
+        dead_letter = self._handling.dead_letter_for(error)
+        assert dead_letter is not None  # noqa: S101 -- otherwise nothing is dead
         try:
             call = dead_letter(DeadRecord(job.record, error, job.attempts, job))
             await in_copy_of(self._context, call)
@@ -760,7 +761,10 @@ class Run(Processing):
             self._raise_unless_failed(failure, task)
             self._attempts.letter_failed(job, failure)
             return
-        self._attempts.letter_written(job, error)
+        if dead_letter is DROP:
+            self._attempts.dropped(job, error)
+        else:
+            self._attempts.letter_written(job, error)
         if self._outbox is None:
             self.finish(job)
         elif job.is_current:
@@ -784,7 +788,7 @@ class Run(Processing):
             return
         (job,) = jobs
         self._attempts.refused(job, error)
-        if self._handling.dead_letter is None:
+        if self._handling.dead_letter_for(error) is None:
             self._stop_at(job, error)
         else:
             job.enter(DEAD)

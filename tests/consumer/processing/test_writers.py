@@ -74,7 +74,7 @@ async def test_letters_of_a_run_with_transactions_leave_its_outbox_open() -> Non
     arguments: ConsumerConfig = ConsumerConfig(group_id="g")
     letters = DeadLetters("dead")
     for _ in range(2):
-        await letters.open(RunContext(arguments, None, cast("Any", None), outbox))
+        await letters.open(RunContext(arguments, None, cast("Any", None), outbox, {}))
         await letters.close()
     assert outbox.calls == []
 
