@@ -19,6 +19,7 @@ from typing import Final, Literal, TypeAlias, get_args
 from aiokafka_lite._arguments import INT, TEXT
 from aiokafka_lite._compat import override
 from aiokafka_lite._virtual import wall_ms
+from aiokafka_lite.consumer.processing.bounds import RunSummary
 from aiokafka_lite.consumer.processing.handlers import Router
 from aiokafka_lite.consumer.processing.handling import (
     DROP,
@@ -39,7 +40,16 @@ from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.producing.batch import Output
 from aiokafka_lite.producing.lease import ProducerLease
 
-__all__ = ["DROP", "CircuitBreaker", "DeadLetters", "DeadRecord", "Outputs", "Retry", "Router"]
+__all__ = [
+    "DROP",
+    "CircuitBreaker",
+    "DeadLetters",
+    "DeadRecord",
+    "Outputs",
+    "Retry",
+    "Router",
+    "RunSummary",
+]
 
 Headers = Sequence[tuple[str, bytes]]
 NewProducer = Callable[[], AIOKafkaProducer]

@@ -87,6 +87,8 @@ from aiokafka_lite.structs import (
 )
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     import pyarrow as pa
     from typing_extensions import Unpack
 
@@ -97,6 +99,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.delivery.batch import BatchScope, Block
     from aiokafka_lite.consumer.monitoring.health import Health
     from aiokafka_lite.consumer.positions.leader_requests import FoundOffset
+    from aiokafka_lite.consumer.processing.bounds import RunSummary
     from aiokafka_lite.consumer.processing.handlers import ByTopic, Handlers, Router
     from aiokafka_lite.consumer.processing.handling import (
         ByError,
@@ -663,6 +666,16 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         transactions: AIOKafkaProducer[Any, Any] | None = ...,
         **options: Unpack[RunOptions],
     ) -> None: ...
+    @overload
+    async def run(
+        self,
+        handler: Callable[..., Handled] | Router | ByTopic,
+        *,
+        until: Literal["end"] | datetime | int,
+        batch_size: int | None = ...,
+        transactions: AIOKafkaProducer[Any, Any] | None = ...,
+        **options: Unpack[RunOptions],
+    ) -> RunSummary: ...
     async def run(
         self,
         handler: Callable[..., Handled] | Router | ByTopic,
@@ -679,7 +692,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         timeout_s: float | None = None,
         transactions: AIOKafkaProducer[Any, Any] | None = None,
         stop_on: Iterable[int] | Literal["default"] = "default",
-    ) -> None:
+        until: Literal["end"] | datetime | int | None = None,
+    ) -> RunSummary | None:
         """Call a handler for every record, many concurrently, until the consumer is stopped.
 
         ::
@@ -746,6 +760,15 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 handler is called, so that SIGINT raises KeyboardInterrupt. If there is none, as for
                 SIGTERM, `run` returns. "default": SIGTERM and SIGINT, if the main task of
                 `asyncio.run` awaits `run` and the program handles neither. (): none.
+            until: Where `run` ends, for backfills. "end": at the present ends of the partitions,
+                with read_committed at their last stable offsets. A time: before the first record
+                with this timestamp (a datetime, or ms since the epoch) or a later one. `run`
+                returns when all earlier records of the assigned partitions are finished, including
+                retries and dead letters. Of partitions that are assigned later, the ends are those
+                at that time. It does not wait for other members of the group.
+
+        Returns:
+            A summary if `until` was passed, otherwise None.
 
         Raises:
             TypeError: The handler is not a coroutine function with these arguments, or a key is not
@@ -760,6 +783,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 running handlers have returned, as is an error of a handler.
         """
         # Imported here: most consumers have no use for it.
+        from aiokafka_lite.consumer.processing.bounds import RunBounds, until_of
         from aiokafka_lite.consumer.processing.draining import Draining, signals_of
         from aiokafka_lite.consumer.processing.handlers import Handlers
         from aiokafka_lite.consumer.processing.handling import (
@@ -791,11 +815,16 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             batch_by=batch_by,
         )
         signals = signals_of(stop_on)
+        timestamp = None if until is None else until_of(until)
         _ = self._engine.running
         call = handlers.compose(takes_lists=batch_size is not None)
         run = Run(self._engine.core, call, settings, self._engine.deliver)
         outbox = None if transactions is None else self._new_outbox(transactions, run)
         self._subscribe_to(handlers)
+        bounds: RunBounds | None = None
+        if until is not None:
+            bounds = RunBounds(self._engine.core, self, timestamp, self._is_settled)
+            run.end_at(bounds)
         stop = partial(self._stop, is_clean=True)
         async with Draining(signals, stop, run, self._config), AsyncExitStack() as stack:
             # Records whose dead letters are written at the end are still finished.
@@ -807,6 +836,11 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             if settings.dead_letter is not None:
                 await self._keep(settings.dead_letter, run, outbox, stack)
             await run.run()
+        return None if bounds is None else bounds.summary()
+
+    def _is_settled(self) -> bool:
+        running = self._engine.current
+        return running is not None and running.membership.is_settled
 
     def _subscribe_to(self, handlers: Handlers) -> None:
         is_subscribed = self._state.mode is not SubscriptionMode.NONE

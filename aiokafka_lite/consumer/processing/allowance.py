@@ -16,7 +16,7 @@ records, and are corrected when a bound seems to be reached.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -82,6 +82,8 @@ class Allowance:
         # All is counted again from this number of bytes on, which includes finished records.
         self._count_at_bytes = budget.limit_bytes // UNCOUNTED_PART
         self.is_exact = False
+        #: Partitions of which no more records are to be taken.
+        self.complete: Collection[Cursor] = ()
 
     def __contains__(self, cursor: Cursor) -> bool:
         return cursor in self._counts
@@ -184,6 +186,8 @@ class Allowance:
         return self._total >= self._most, self._total_bytes >= self._most_bytes
 
     def _has_enough(self, cursor: Cursor) -> bool:
+        if cursor in self.complete:
+            return True
         sharing = len(self._state.assignment)
         if self._total >= self._most and self._counts[cursor] * sharing >= self._most:
             return True

@@ -42,6 +42,7 @@ from aiokafka_lite.consumer.buffer.buffer import Limits
 from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.processing.allowance import Allowance, OneByOne
 from aiokafka_lite.consumer.processing.attempts import Attempts, one_line, place_of
+from aiokafka_lite.consumer.processing.bounds import RunBounds
 from aiokafka_lite.consumer.processing.calls import (
     asker,
     in_copy_of,
@@ -137,6 +138,7 @@ class Run(Processing):
         self._handler = handler
         self._handling = handling
         self._end_s = core.config.rebalance_hold_s
+        self._bounds: RunBounds | None = None
         self._outbox: Outbox | None = None
         # That outbox, or the one of the dead letters.
         self._watched: Outbox | None = None
@@ -189,6 +191,18 @@ class Run(Processing):
         return f"<Run of {self._handling.concurrency} handlers, {len(self._running)} running>"
 
     # --- The whole ------------------------------------------------------------------------
+    def end_at(self, bounds: RunBounds) -> None:
+        """Handle no records after the bounds, and end when all before them are finished."""
+        self._bounds = bounds
+        self._allowance.complete = bounds.complete
+
+    def complete(self) -> None:
+        self._note_end(None)
+
+    def put(self, jobs: Iterable[Job]) -> None:
+        self._lanes.put(jobs)
+        self.offer()
+
     def write_into(self, outbox: Outbox) -> None:
         self._outbox, handler = outbox, self._handler
         self.watch(outbox)
@@ -229,6 +243,8 @@ class Run(Processing):
             if self._limit is not None:
                 self._limit.open()
             self._feeder = self._scope.spawn(self._feed(), name="feeder")
+            if self._bounds is not None:
+                self._scope.spawn(self._bounds.watch(self), name="bounds")
             await self._ended.wait()
             until = self._loop.time() + self._end_s
             await self.end(until)
@@ -378,6 +394,8 @@ class Run(Processing):
         """Make jobs of taken records, without an await in between. With an error they are dead."""
         lane = self._lanes.of(cursor.tp)
         jobs = self._works.hand_out_each(cursor, records, epochs, partial(Job, cursor, lane, error))
+        if self._bounds is not None:
+            jobs = self._bounds.admit(cursor, jobs)
         self._lanes.put(jobs)
         self._allowance.handed_out(cursor)
         if self._lists is not None:

@@ -1,0 +1,197 @@
+"""`run(until=…)` ends at the offsets that were the ends, when all before them is finished."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from datetime import datetime, timezone
+
+import pytest
+
+from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.consumer.processing.bounds import RunSummary, until_of
+from aiokafka_lite.processing import Retry
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+from tests.consumer.processing.running import PATIENCE_S, member
+from tests.support.cluster import KafkaHandle, unique
+from tests.support.for_each import for_each
+
+Record = ConsumerRecord[bytes | None, bytes | None]
+
+
+def values(count: int, prefix: str = "v") -> list[tuple[bytes | None, bytes | None]]:
+    return [(b"k%d" % (n % 7), f"{prefix}{n}".encode()) for n in range(count)]
+
+
+@pytest.mark.real_if_long
+async def test_all_records_before_the_ends_are_finished_and_none_after_them_begins(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic(unique("until"), 3)  # one partition stays empty
+    dead_letters = await kafka.create_topic(unique("dead"), 1)
+    await kafka.produce(topic, 0, values(300))
+    await kafka.produce(topic, 1, values(40))
+    group, failed, late = unique("until"), Counter[bytes | None](), Counter[bytes | None]()
+
+    async def handle(record: Record) -> None:
+        if record.offset == 0:
+            await kafka.produce(topic, record.partition, values(3_000, "late"))
+        if record.value in (b"v5", b"v9"):
+            failed[record.value] += 1
+            if record.value == b"v5" or failed[record.value] == 1:
+                raise ValueError(record.value)
+        late[record.value] += 1
+
+    async with timeout(PATIENCE_S), member(kafka, topic, group) as consumer:
+        retry = Retry(attempts=3, first_delay_ms=300)
+        summary = await consumer.run(
+            handle, until="end", retry=retry, dead_letter=dead_letters, breaker=None
+        )
+        assert consumer.paused() == set()
+    assert not any((value or b"").startswith(b"late") for value in late)
+    assert (summary.records, summary.finished, summary.dead, summary.failed) == (340, 338, 2, 7)
+    assert summary.is_complete
+    assert summary.topics == {topic: 340}
+    assert "338 of 340 records finished" in str(summary)
+
+    async with timeout(PATIENCE_S), member(kafka, topic, group) as consumer:
+        for partition, end in ((0, 300), (1, 40)):
+            assert await consumer.committed(TopicPartition(topic, partition)) == end
+        late.clear()
+        summary = await consumer.run(handle_none_of(late), until="end", concurrency=7)
+        assert summary.records == summary.finished == late.total() == 6_000
+
+
+def handle_none_of(seen: Counter[bytes | None]):  # type: ignore[no-untyped-def]
+    async def handle(record: Record) -> None:
+        assert not (record.value or b"").startswith(b"v")
+        seen[record.value] += 1
+
+    return handle
+
+
+@pytest.mark.real_if_long
+async def test_ends_of_transactions_are_reached_though_no_record_is_at_them(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await kafka.create_topic(unique("until"), 1)
+    producer = AIOKafkaProducer(
+        bootstrap_servers=kafka.bootstrap_servers, transactional_id=unique("tx")
+    )
+    seen: list[bytes | None] = []
+
+    async def handle(record: Record) -> None:
+        seen.append(record.value)
+
+    async with timeout(PATIENCE_S), producer:
+        async with producer.transaction():
+            await producer.send_and_wait(topic, b"committed", partition=0)
+        await producer.begin_transaction()
+        await producer.send_and_wait(topic, b"aborted", partition=0)
+        await producer.abort_transaction()
+        consumer = member(kafka, topic, unique("until"), isolation_level="read_committed")
+        async with consumer:
+            summary = await consumer.run(handle, until="end")
+            assert (seen, summary.records) == ([b"committed"], 1)
+        await producer.begin_transaction()
+        await producer.send_and_wait(topic, b"open", partition=0)
+        consumer = member(kafka, topic, unique("until"), isolation_level="read_committed")
+        async with consumer:  # to the last stable offset
+            assert (await consumer.run(handle, until="end")).records == 1
+        await producer.abort_transaction()
+
+
+async def test_a_time_ends_before_the_first_record_with_it(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(unique("until"), 1)
+    begin = round(time.time()) * 1000 - 10_000  # brokers delete old records
+    async with timeout(PATIENCE_S):
+        async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+            for at in (begin, begin + 1_000, begin + 2_000):
+                await producer.send_and_wait(topic, b"v", partition=0, timestamp_ms=at)
+        second = datetime.fromtimestamp(begin / 1000 + 1, timezone.utc)
+        for until in (begin + 1_000, second):
+            consumer = AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap_servers)
+            consumer.assign([TopicPartition(topic, 0)])
+            async with consumer:
+                await consumer.seek_to_beginning()
+                seen: list[int] = []
+
+                async def handle(record: Record, seen: list[int] = seen) -> None:
+                    seen.append(record.timestamp)
+
+                assert (await consumer.run(handle, until=until)).records == 1
+                assert seen == [begin]
+                assert await consumer.position(TopicPartition(topic, 0)) == 1
+                assert (await consumer.run(handle, until="end")).records == 2
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_members_of_a_group_process_each_record_once_and_all_return(
+    kafka: KafkaHandle, protocol: str
+) -> None:
+    topic = await kafka.create_topic(unique("until"), 6)
+    for partition in range(6):
+        await kafka.produce(topic, partition, values(50))
+    seen: Counter[tuple[int, int]] = Counter()
+    group, began = unique("until"), asyncio.Event()
+
+    async def handle(record: Record) -> None:
+        began.set()
+        await asyncio.sleep(0.02)
+        seen[record.partition, record.offset] += 1
+
+    async def take_part() -> RunSummary:
+        async with member(kafka, topic, group, group_protocol=protocol) as consumer:
+            return await consumer.run(handle, until="end", concurrency=2)
+
+    async with timeout(60):
+        first = asyncio.ensure_future(take_part())
+        await began.wait()
+        summaries = [await take_part(), await first]
+    assert set(seen.values()) == {1}
+    assert sum(each.finished for each in summaries) == len(seen) == 300
+    assert all(each.finished and each.is_complete for each in summaries)
+
+
+async def test_partitions_of_a_deleted_topic_are_not_waited_for(kafka: KafkaHandle) -> None:
+    kept, deleted = [await kafka.create_topic(unique("until"), 1) for _ in range(2)]
+    await kafka.produce(kept, 0, values(5))
+    await kafka.produce(deleted, 0, values(5))
+
+    async def handle(record: Record) -> None:
+        if record.topic == deleted:
+            await asyncio.sleep(1)
+        elif record.offset == 4:
+            await kafka.delete_topic(deleted)
+
+    async with timeout(PATIENCE_S):
+        consumer = member(kafka, kept, unique("until"), metadata_max_age_ms=300)
+        consumer.subscribe([kept, deleted])
+        async with consumer:
+            summary = await consumer.run(handle, until="end", order="partition")
+    assert summary.is_complete
+    assert summary.topics[kept] == 5
+
+
+async def test_a_stop_before_the_end_is_said_in_the_summary(kafka: KafkaHandle, topic: str) -> None:
+    await kafka.produce(topic, 0, values(5))
+    async with timeout(PATIENCE_S), member(kafka, topic, unique("until")) as consumer:
+
+        async def handle(record: Record) -> None:
+            if record.offset == 2:
+                await consumer.stop()
+
+        summary = await consumer.run(handle, until="end", order="partition")
+    assert not summary.is_complete
+    assert summary.finished == 3
+    assert "stopped before the end" in str(summary)
+
+
+@for_each(
+    [("ends", TypeError), (True, TypeError), (1.5, TypeError), (-1, ValueError), ([], TypeError)]
+)
+def test_wrong_ends_are_refused(given: object, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match="until must be"):
+        until_of(given)
