@@ -728,8 +728,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 record: the records of a partition for which it returns the same hashable value, or
                 for None no order. It is called once per record, as the record is read. If it
                 raises, the record is a bad one, which is written to the dead letters at once.
-            batch_size: The most records of a list, of any partitions. If a list fails, each of its
-                records is tried alone.
+            batch_size: The most records of a list, of any partitions. If a list fails, its
+                halves are called, and theirs, until the bad records are alone. Only a call for a
+                record alone is an attempt of it.
             batch_wait_ms: How long a list waits for more records until it has `batch_size`. A list
                 that waits takes no handler and delays no rebalance. 0: a list has the records that
                 are ready.

@@ -195,6 +195,8 @@ class Attempts:
         self._rng = rng = core.rng
         self.breaker: Final = Breaker(handling.breaker, rng) if handling.breaker else None
         self.success_count = 0
+        # How many calls had succeeded when a list failed last.
+        self._succeeded_before_list = 0
         self._retry = handling.retry
         self._dead_letter_for = handling.dead_letter_for
         self._run = run
@@ -310,6 +312,19 @@ class Attempts:
         """Note that a record is a bad one, without an attempt."""
         job.error = error
         job.enter(DEAD)
+
+    def list_failed(self, first: Job, error: BaseException) -> None:
+        """Count a failed call for a list.
+
+        The halves of a list with a bad record fail, too. The breaker counts them only if no other
+        call succeeds between these failures.
+        """
+        is_half, successes = first.list_limit > 0, self._succeeded_before_list
+        self._succeeded_before_list = self.success_count
+        if is_half and self.success_count != successes:
+            self._totals["failed_total"] += 1
+        else:
+            self.count_failure(first, error)
 
     def count_failure(self, job: Job, error: BaseException) -> bool:
         """Count a failure of a call. Return whether it counts as an attempt of the record, so far.

@@ -13,6 +13,7 @@ cdef class Job:
     cdef public object error
     cdef public Job follower
     cdef public dict lane
+    cdef public long long list_limit
     cdef public object name
     cdef public object record
     cdef public object state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -17,7 +17,7 @@ Lane: TypeAlias = "dict[Hashable, Job]"
 class JobState(enum.Enum):
     # By a handler, in a list with others if `batch_size` is set.
     LISTED = enum.auto()
-    # By a handler, in no list: a list with the record has failed.
+    # By a handler, in no list: the record has failed, or a list of two with it.
     ALONE = enum.auto()
     # By no handler: only the dead letter is still to be written.
     DEAD = enum.auto()
@@ -43,6 +43,7 @@ class Job:
         name: The key of its lane among them.
         follower: The next record of its lane.
         began_at: The loop time at which its latest attempt began.
+        list_limit: The most records of a list with it, since such a list failed. 0: `batch_size`.
         success_count: How many calls had succeeded when it was first tried.
     """
 
@@ -62,7 +63,7 @@ class Job:
         self.began_at: float | None = None
         self.error = error
         self.state = LISTED if error is None else DEAD
-        self.success_count = 0
+        self.list_limit = self.success_count = 0
 
     def begin(self, now: float, success_count: int) -> None:
         """Note that an attempt begins `now`, after so many calls that have succeeded."""
@@ -90,3 +91,12 @@ class Job:
     @property
     def order_key(self) -> Hashable:
         return None if self.lane is None else (self.cursor.tp, self.name)
+
+
+def halve(jobs: Sequence[Job]) -> None:
+    """Let lists with these records, of which a list has failed, have half as many."""
+    limit = (len(jobs) + 1) // 2
+    for job in jobs:
+        job.list_limit = limit
+        if limit == 1:
+            job.enter(JobState.ALONE)

@@ -109,9 +109,10 @@ class Lanes:
     @staticmethod
     def chain(first: Job, most: int) -> list[Job]:
         """Return a record and the next ones of its lane that may share a list, at most `most`."""
-        found = [first]
+        found, limit = [first], first.list_limit
         while len(found) < most and (follower := found[-1].follower) is not None:
-            if follower.state is not LISTED or not follower.is_current:
+            is_listed = follower.state is LISTED and follower.list_limit == limit
+            if not (is_listed and follower.is_current):
                 break
             found.append(follower)
         return found

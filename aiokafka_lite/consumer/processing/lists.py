@@ -86,7 +86,7 @@ class WaitingLists:
         kept: list[Job] = []
         while ready and self.count < self._most:
             job = ready.popleft()
-            if job.state is not LISTED or job.error is not None:
+            if job.state is not LISTED or job.error is not None or job.list_limit:
                 kept.append(job)
                 continue
             name = self.name_of(job)

@@ -51,7 +51,7 @@ from aiokafka_lite.consumer.processing.calls import (
     raise_cancellation,
 )
 from aiokafka_lite.consumer.processing.handling import DROP, DeadRecord, Handling
-from aiokafka_lite.consumer.processing.job import DEAD, Job, JobState
+from aiokafka_lite.consumer.processing.job import DEAD, LISTED, Job, JobState, halve
 from aiokafka_lite.consumer.processing.lanes import Lanes
 from aiokafka_lite.consumer.processing.lists import WaitingLists
 from aiokafka_lite.consumer.processing.outbox import Entry, Outbox
@@ -656,6 +656,8 @@ class Run(Processing):
         chain_of = self._lanes.chain if self._lists is None else self._lists.chain
         while left > 0 and (job := self._next(now)) is not None:
             is_alone = self._attempts.is_alone(job)
+            if not chains and job.list_limit:
+                left = min(left, job.list_limit)
             if chains and (is_alone or not self._may_share_list(chains[0][0], job)):
                 self._lanes.ready.appendleft(job)
                 break
@@ -671,6 +673,9 @@ class Run(Processing):
         return chains
 
     def _may_share_list(self, first: Job, job: Job) -> bool:
+        # A record whose list has failed is in a list with others of such lists only.
+        if job.list_limit != first.list_limit:
+            return False
         # A record that others wait for is in no list with those, which would be a deadlock.
         if self._is_handled_again(job) is not self._is_handled_again(first):
             return False
@@ -693,11 +698,16 @@ class Run(Processing):
     def _failed(
         self, chains: list[list[Job]], error: BaseException, task: asyncio.Task[None]
     ) -> None:
-        """Retry or give up the record of a failed call, or try each record of a list alone."""
+        """Retry or give up the record of a failed call, or try the halves of its list.
+
+        Only a call for the record alone is an attempt of it.
+        """
         if self._limit is not None:
             error = self._limit.error_of(task, error)
         if len(chains) == 1 and len(chains[0]) == 1:
             (job,) = chains[0]
+            if job.state is LISTED:
+                job.enter(JobState.ALONE)
             fate = self._attempts.failed(job, error)
             if fate == "over":
                 self._lanes.leave(job)
@@ -707,10 +717,8 @@ class Run(Processing):
         if self._handling.retry.stops(error):
             self._stop_at(chains[0][0], error)
             return
-        self._attempts.count_failure(chains[0][0], error)
-        for chain in chains:
-            for job in chain:
-                job.enter(JobState.ALONE)
+        self._attempts.list_failed(chains[0][0], error)
+        halve([job for chain in chains for job in chain])
         self._lanes.ready.extendleft(chain[0] for chain in reversed(chains))
         self.offer()
 
@@ -798,10 +806,9 @@ class Run(Processing):
         return max(0.0, self._ends_at - self._loop.time())
 
     def refused(self, jobs: Sequence[Job], error: Exception) -> None:
-        """Make a dead letter of a record that cannot be written. Of several, try each alone."""
+        """Make a dead letter of a record that cannot be written. Of several, try the halves."""
         if len(jobs) > 1:
-            for job in jobs:
-                job.enter(JobState.ALONE)
+            halve(jobs)
             self.handle_again(jobs)
             return
         (job,) = jobs

@@ -193,3 +193,61 @@ async def test_records_of_a_key_that_follow_a_running_list_are_the_next_list() -
     async with case.running():
         await case.until_over()
     assert case.offsets == [(0, [0, 1, 2]), (0.3, [3, 4, 5]), (0.61, [6])]
+
+
+# --- Lists that fail --------------------------------------------------------------------------
+@pytest.mark.parametrize("order", ["key", "partition", None])
+async def test_few_calls_find_the_bad_records_of_a_list_and_blame_no_others(
+    order: str | None,
+) -> None:
+    bad = {5, 70}
+    case = Shaped(
+        order=order, batch_size=100, retry=Retry(attempts=3, first_delay_ms=10),
+        fails=lambda record: record.offset in bad,
+    )  # fmt: skip
+    case.put([b"%d" % (number % 30) for number in range(100)])
+    async with case.running():
+        await case.until_over(60)
+    assert sorted((each.record.offset, each.attempts) for each in case.dead) == [(5, 3), (70, 3)]
+    lists = [given for _, given in case.calls if len(given) > 1]
+    assert len(lists) <= 1 + 2 * 2 * 6
+    for record in case.done:
+        assert sum(record in given for given in lists) <= 7
+        assert sum([record] == given for _, given in case.calls) <= 1
+    done = [each for each in case.done if order == "partition" or each.key == b"10"]
+    assert order is None or done == sorted(done, key=lambda each: each.offset)
+
+
+async def test_one_bad_record_in_each_list_does_not_open_the_breaker() -> None:
+    case = Shaped(
+        batch_size=32, concurrency=2, seconds=lambda record: 0.001, breaker=CircuitBreaker(),
+        retry=Retry(attempts=2, first_delay_ms=10),
+        fails=lambda record: record.offset % 32 == 7,
+    )  # fmt: skip
+    case.put([b"%d" % number for number in range(640)])
+    async with case.running():
+        while len(case.done) + len(case.dead) < 640:
+            await asyncio.sleep(0.1)
+            assert not case.run.is_paused
+    assert len(case.dead) == 20
+    assert len(case.calls) <= 20 * (1 + 2 * 5 + 1)
+
+
+@pytest.mark.parametrize("concurrency", [1, 20])
+async def test_in_an_outage_lists_cause_no_more_calls_than_open_the_breaker(
+    concurrency: int,
+) -> None:
+    case = Shaped(
+        batch_size=64, concurrency=concurrency, order=None, seconds=lambda record: 0.0001,
+        breaker=CircuitBreaker(), fails=lambda record: now() < 300,
+        retry=Retry(attempts=2, first_delay_ms=10),
+    )  # fmt: skip
+    case.put([b"%d" % number for number in range(1_280)])
+    async with case.running():
+        await asyncio.sleep(1)
+        assert case.run.is_paused
+        assert len(case.calls) <= 20 + concurrency
+        await case.until_over(2_000)
+    assert case.dead == []
+    assert len([given for at, given in case.calls if at < 300]) <= 20 + concurrency + 60
+    assert len(case.done) == 1_280

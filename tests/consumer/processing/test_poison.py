@@ -595,18 +595,21 @@ async def test_as_many_handlers_begin_as_there_are_records_and_places() -> None:
     assert list(begun_at.values()) == [10, 10, 5]
 
 
-async def test_a_list_that_fails_is_counted_once_and_its_records_are_tried_alone() -> None:
+async def test_a_list_that_fails_is_halved_until_the_bad_record_is_alone() -> None:
     case = Case(bad((0, 3)), {A: 10}, attempts=1, batch_size=10)
     async with case.running():
         await case.patiently(60)
-    first, *others = [count for _, count in case.calls]
-    assert (first, set(others)) == (10, {1})
-    assert case.buffers.state.works.totals["failed_total"] == 1 + len(others) - 9
+    counts = [count for _, count in case.calls]
+    assert counts[:5] == [10, 5, 3, 2, 1]
+    # Handling then pauses, and the other records are tried alone.
+    others = counts[5:]
+    assert set(others) == {1, 5}
+    assert case.buffers.state.works.totals["failed_total"] == 3 + counts.count(1) - 1
     assert case.buffers.state.works.totals["finished_total"] == 9
     assert [each.record.offset for each in case.dead] == [3]
 
 
-async def test_records_of_a_list_that_failed_are_tried_by_all_handlers() -> None:
+async def test_halves_of_a_list_that_failed_are_tried_by_all_handlers() -> None:
     async def handle(record: Record) -> None:
         await asyncio.sleep(1)
         if len(case.calls) == 1:
@@ -615,7 +618,7 @@ async def test_records_of_a_list_that_failed_are_tried_by_all_handlers() -> None
     case = Case(handle, {A: 10}, order=None, batch_size=10)
     async with case.running():
         await case.patiently(60)
-    assert case.calls == [(0, 10)] + [(1, 1)] * 10
+    assert case.calls == [(0, 10)] + [(1, 5)] * 2
 
 
 @pytest.mark.parametrize("order", ["partition", None])
