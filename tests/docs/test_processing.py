@@ -39,7 +39,7 @@ EXAMPLES: Final = [
     for name in re.findall(r"^async def (\w+)\(consumer\b", block, re.M)
 ]
 READ: Final = ("orders", "orders-eu", "payments")
-WRITTEN: Final = ("copies", "dlq.orders", "orders.bad", "orders.late", "orders.dlq")
+WRITTEN: Final = ("copies", "dlq.orders", "dlq.bad", "dlq.late")
 WAIT_S: Final = 30
 
 
