@@ -11,7 +11,8 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -19,12 +20,14 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker, NewRecord
+from aiokafka_lite.consumer.processing.draining import DRAIN_S
 from tests.support.asking import ask
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.ports import free_port
 from tests.support.programs import started
 from tests.support.protocols import JOIN, in_both_protocols
 
+yaml = pytest.importorskip("yaml", reason="the extra docs has it")
 pytest.importorskip("fastapi", reason="one of the examples is for it")
 pytest.importorskip("prometheus_client", reason="one of the examples has the extra web")
 
@@ -77,6 +80,11 @@ AIOHTTP = Example(
     "kafka/health",
 )
 HANDLERS = FASTAPI._replace(module="fastapi_handlers")
+KEDA = Example(
+    "keda.service",
+    "import os; os.environ['PORT'] = '{port}'; asyncio.run(example.main())",
+    "health",
+)
 SERVICES = [pytest.param(each, id=each.module) for each in (FASTAPI, AIOHTTP)]
 
 
@@ -265,6 +273,65 @@ async def test_script_that_fails_commits_nothing_of_its_batch() -> None:
             await script.tells("one", "bad")
             assert await asyncio.wait_for(script.process.wait(), WAIT_S) == 1
         assert await committed(kafka, topic) is None
+
+
+async def test_service_that_keda_scales_answers_and_stops_at_sigterm() -> None:
+    async with embedded() as kafka:
+        topic = await topic_of(kafka, "one", "wait", "three")
+        async with running(KEDA, kafka, topic) as service:
+            await service.tells("one", "wait", "three")
+            (trigger,) = manifests()["ScaledObject"]["spec"]["triggers"]
+            status, found = await service.get(urlsplit(trigger["metadata"]["url"]).path[1:])
+            assert status == 200
+            assert isinstance(found, dict)
+            assert found["lag"] >= 1
+            assert isinstance(found[trigger["metadata"]["valueLocation"]], float)
+            await service.answers(KEDA.health, 200)
+            service.process.send_signal(signal.SIGTERM)
+            await asyncio.sleep(0.5)
+            assert service.process.returncode is None
+            await service.go_on()
+            assert await asyncio.wait_for(service.process.wait(), WAIT_S) == 0
+        assert await committed(kafka, topic) == 3
+
+
+def manifests() -> dict[str, Any]:
+    """The manifests of the example for KEDA, by their kinds."""
+    files = FOLDER.joinpath("keda").glob("*.yaml")
+    found = [each for file in files for each in yaml.safe_load_all(file.read_text())]
+    return {each["kind"]: each for each in found}
+
+
+def test_manifests_agree_with_each_other_and_with_their_service() -> None:
+    """Their schemas were checked by kubeconform, whose schemas (70 MB) are not installed here."""
+    found = manifests()
+    deployment, service, scaled = (
+        found[kind] for kind in ("Deployment", "Service", "ScaledObject")
+    )
+    assert len({each["metadata"]["namespace"] for each in found.values()}) == 1
+    pod = deployment["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    assert pod["metadata"]["labels"] == deployment["spec"]["selector"]["matchLabels"]
+    assert pod["metadata"]["labels"] == service["spec"]["selector"]
+    (port,) = container["ports"]
+    assert {"name": "PORT", "value": str(port["containerPort"])} in container["env"]
+    probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
+    assert probes == [{"path": "/health", "port": port["name"]}] * 3
+    assert service["spec"]["ports"][0]["targetPort"] == port["name"]
+    assert scaled["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    assert scaled["spec"]["minReplicaCount"] >= 1
+    url = urlsplit(scaled["spec"]["triggers"][0]["metadata"]["url"])
+    name, namespace = service["metadata"]["name"], service["metadata"]["namespace"]
+    assert (url.hostname, url.port) == (
+        f"{name}.{namespace}.svc.cluster.local",
+        port["containerPort"],
+    )
+    assert not url.query  # KEDA asks pods without it
+    program = FOLDER.joinpath("keda", "service.py").read_text()
+    (hold_ms,) = re.findall(r"REBALANCE_HOLD_MS = ([0-9_]+)", program)
+    (handler_s,) = re.findall(r"HANDLER_TIMEOUT_S = ([0-9_]+)", program)
+    assert int(handler_s) * 1000 < int(hold_ms)
+    assert pod["spec"]["terminationGracePeriodSeconds"] >= max(int(hold_ms) / 1000, DRAIN_S)
 
 
 def test_page_links_every_example() -> None:

@@ -22,7 +22,8 @@ rebinding).
 ``/``              the page, which reads ``/api/…`` every second or two
 ``/health``        `AIOKafkaConsumer.health` as JSON; 503 if the verdict is "dead", else 200
 ``/metrics``       `AIOKafkaConsumer.metrics` in Prometheus' text format, 1,000 label sets at most
-``/scale``         lag, partitions_with_lag, busy and wanted, for an autoscaler; ``?catch_up_s=300``
+``/scale/300``     for an autoscaler: lag, partitions_with_lag, busy, and how many members it takes
+                   to catch up within 300 s, the default (scale.py)
 ``/api/…``         the data of the page, a private format that may change
 =================  =================================================================================
 

@@ -337,7 +337,7 @@ class Pages:
     async def answer(
         self, method: str, hosts: Sequence[str], path: str, parameters: Mapping[str, str]
     ) -> Answer:
-        checked = ("localhost",) if path in FOR_MACHINES else hosts
+        checked = ("localhost",) if path.partition("/")[0] in FOR_MACHINES else hosts
         refused = refusal(method, checked, self._is_own_name, NAME_THE_HOST)
         if refused is not None:
             return refused
@@ -365,8 +365,9 @@ class Pages:
             return Answer(health.body, status=503 if health.is_dead else 200)
         if path == "metrics":
             return await self._metrics()
-        if path == "scale":
-            return self._scale(parameters.get("catch_up_s", str(CATCH_UP_S)))
+        if path == "scale" or path.startswith("scale/"):
+            # Part of the path, because KEDA asks pods without the query.
+            return self._scale(path.partition("/")[2] or str(CATCH_UP_S))
         if path not in VIEWS:
             return problem(404, "this page does not exist")
         query = ConsumerPageQuery.of(parameters)
@@ -383,7 +384,7 @@ class Pages:
         except ValueError:
             seconds = 0.0
         if not 0 < seconds < math.inf:
-            return problem(400, "catch_up_s must be a number of seconds above 0")
+            return problem(404, "/scale/SECONDS needs a number of seconds above 0")
         if self._measuring.health().is_dead:
             return problem(503, "the consumer is dead: /health has the reason")
         metrics = self._measuring.now().metrics

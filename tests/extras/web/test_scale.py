@@ -150,13 +150,13 @@ async def test_the_page_answers_an_autoscaler(monkeypatch: pytest.MonkeyPatch) -
                 await handled.acquire()
             await ask(f"{url}scale")
             await asyncio.sleep(0.2)
-            answer = await ask(f"{url}scale?catch_up_s=60", Host="pod.example")
+            answer = await ask(f"{url}scale/60", Host="pod.example")
             found = answer.fields()
             assert (found["lag"], found["partitions_with_lag"]) == (2, 1)
             assert 0 < float(str(found["busy"])) <= 1
             assert 0 < float(str(found["wanted"])) <= 2
-            for wrong in ("0", "-1", "inf", "nan", "soon"):
-                assert (await ask(f"{url}scale?catch_up_s={wrong}")).status == 400
+            for wrong in ("0", "-1", "inf", "nan", "soon", "60/x"):
+                assert (await ask(f"{url}scale/{wrong}")).status == 404
             release.set()
             await consumer.stop()
             await running
