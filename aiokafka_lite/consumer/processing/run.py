@@ -403,7 +403,7 @@ class Run(Processing):
 
     def _order_failed(self, job: Job, error: Exception) -> None:
         """Treat a record as a bad one, because the function for `order` has failed for it."""
-        if self._handling.dead_letter is None or self._handling.retry.stops(error):
+        if self._handling.dead_letter_for(error) is None or self._handling.retry.stops(error):
             raise error
         self._attempts.refused_unseen(job, error)
 

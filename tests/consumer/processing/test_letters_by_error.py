@@ -172,6 +172,30 @@ async def test_a_record_that_cannot_be_deserialised_has_its_class_too(kafka: Kaf
             await again.run(refuse, dead_letter={ValueError: DROP})
 
 
+async def test_a_failure_of_the_function_for_the_order_has_its_class_too(
+    kafka: KafkaHandle,
+) -> None:
+    topic = await filled(kafka, [b"good", b"x", b"good"])
+    dead: list[bytes | None] = []
+
+    async def remember(letter: DeadRecord) -> None:
+        dead.append(letter.value)
+
+    def order(record: Record) -> int:
+        return {b"good": 1}[record.value or b""]
+
+    consumer = member(kafka, topic, unique("by-error"))
+    async with (
+        timeout(PATIENCE_S),
+        running(consumer, refuse, order=order, dead_letter={KeyError: remember}),
+    ):
+        await until(lambda: dead == [b"x"])
+    again = member(kafka, topic, unique("by-error"))
+    async with timeout(PATIENCE_S), again:
+        with pytest.raises(KeyError):
+            await again.run(refuse, order=order, dead_letter={ValueError: remember})
+
+
 async def test_those_in_transactions_share_a_producer(kafka: KafkaHandle) -> None:
     values = [b"value", b"key", b"os", b"good", b"value", b"os", b"other"]
     topic = await filled(kafka, values)
