@@ -29,6 +29,7 @@ from aiokafka_lite.consumer.processing.handling import (
     RunContext,
     check_producer,
 )
+from aiokafka_lite.consumer.processing.limits import Concurrency
 from aiokafka_lite.consumer.processing.outbox import GivenProducer, Outbox, Outputs
 from aiokafka_lite.errors import (
     IllegalStateError,
@@ -43,6 +44,7 @@ from aiokafka_lite.producing.lease import ProducerLease
 __all__ = [
     "DROP",
     "CircuitBreaker",
+    "Concurrency",
     "DeadLetters",
     "DeadRecord",
     "Outputs",

@@ -108,6 +108,7 @@ if TYPE_CHECKING:
         Retry,
     )
     from aiokafka_lite.consumer.processing.lanes import Order
+    from aiokafka_lite.consumer.processing.limits import Concurrency
     from aiokafka_lite.consumer.processing.lists import BatchBy
     from aiokafka_lite.consumer.processing.outbox import Outbox, Outputs
     from aiokafka_lite.consumer.processing.run import Run
@@ -118,7 +119,8 @@ if TYPE_CHECKING:
     class RunOptions(TypedDict, total=False):
         """The arguments of `run` that do not determine its handler's."""
 
-        concurrency: int
+        concurrency: int | Concurrency
+        max_per_second: float | None
         order: Order
         batch_wait_ms: float
         batch_by: BatchBy
@@ -680,7 +682,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self,
         handler: Callable[..., Handled] | Router | ByTopic,
         *,
-        concurrency: int = DEFAULT_CONCURRENCY,
+        concurrency: int | Concurrency = DEFAULT_CONCURRENCY,
+        max_per_second: float | None = None,
         order: Order = "key",
         batch_size: int | None = None,
         batch_wait_ms: float = 0,
@@ -722,7 +725,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 several by topic: a dict of topic names or patterns, or a `Router`. A list then has
                 records of one handler. If nothing is subscribed or assigned, `run` subscribes to
                 the topics, which must be names.
-            concurrency: The most concurrent calls of the handler.
+            concurrency: The most concurrent calls of the handler. With a `Concurrency` object, it
+                may be changed while `run` is active.
+            max_per_second: The most calls of the handler a second, including retries. After a time
+                with fewer calls, up to a tenth of it begin at once. None: no limit.
             order: "key": the records of one key in a partition are in order, records without a key
                 in none. "partition": all records of a partition. None: no order. A function of a
                 record: the records of a partition for which it returns the same hashable value, or
@@ -814,6 +820,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             timeout_s=timeout_s,
             batch_wait_ms=batch_wait_ms,
             batch_by=batch_by,
+            max_per_second=max_per_second,
         )
         signals = signals_of(stop_on)
         timestamp = None if until is None else until_of(until)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -193,6 +194,14 @@ class RunBounds:
         first = None if cursor.progress is None else cursor.progress.first_unfinished
         reached = cursor.position if first is None else first
         return end == NOWHERE or (reached is not None and reached >= end)
+
+    @property
+    def has_read_all(self) -> bool:
+        ends = self._ends
+        return all(
+            cursor.position is not None and cursor.position >= ends.get(tp, math.inf)
+            for tp, cursor in self._cursors.items()
+        )
 
     def summary(self) -> RunSummary:
         done = {name: count - self._totals_before[name] for name, count in self._totals.items()}

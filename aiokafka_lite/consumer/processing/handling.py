@@ -28,6 +28,7 @@ from aiokafka_lite.consumer.config import ConsumerConfig, is_async_callable
 from aiokafka_lite.consumer.processing.calls import leaves
 from aiokafka_lite.consumer.processing.job import Job
 from aiokafka_lite.consumer.processing.lanes import Order
+from aiokafka_lite.consumer.processing.limits import Concurrency
 from aiokafka_lite.consumer.processing.lists import BatchBy
 from aiokafka_lite.structs import ConsumerRecord
 
@@ -334,7 +335,7 @@ def breaker_of(breaker: object) -> CircuitBreaker | None:
 
 @dataclass(frozen=True)
 class Handling:
-    concurrency: int
+    concurrency: int | Concurrency
     order: Order
     batch_size: int | None
     max_uncommitted: int
@@ -344,6 +345,7 @@ class Handling:
     timeout_s: float | None = None
     batch_wait_ms: float = 0
     batch_by: BatchBy = None
+    max_per_second: float | None = None
 
     def dead_letter_for(self, error: BaseException) -> DeadLetter | None:
         """Return what finishes a record that has failed. None: `run` raises the error."""
@@ -363,6 +365,11 @@ class Handling:
             )
         if self.batch_wait_ms and self.batch_size is None:
             raise ValueError("batch_wait_ms needs batch_size: only lists wait for more records")
+        NUMBER.check("max_per_second", self.max_per_second, or_none=True)
+        if self.max_per_second is not None and not 0 < self.max_per_second < math.inf:
+            raise ValueError(
+                f"max_per_second must be a positive number or None, not {self.max_per_second!r}"
+            )
         if self.batch_by not in ("key", "partition", None):
             raise ValueError(f'batch_by must be "key", "partition" or None, not {self.batch_by!r}')
         if self.batch_by is not None and self.batch_size is None:
@@ -370,6 +377,8 @@ class Handling:
         for name in ("concurrency", "batch_size", "max_uncommitted"):
             number = getattr(self, name)
             if number is None and name == "batch_size":
+                continue
+            if isinstance(number, Concurrency) and name == "concurrency":
                 continue
             if not is_int(number) or number < 1:
                 raise ValueError(f"{name} must be a positive int, not {number!r}")

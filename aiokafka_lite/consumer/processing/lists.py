@@ -34,6 +34,8 @@ class WaitingLists:
     list for each partition.
 
     Attributes:
+        most: The limit of gathered records: without it, the feeder would read on while there is no
+            handler for their lists.
         count: The records of `ready` that were gathered.
         kept_count: Those that were left there, because they wait for no list.
     """
@@ -43,8 +45,7 @@ class WaitingLists:
         self._by: Final = by
         self._size: Final = size
         self._wait_s: Final = wait_s
-        # Of gathered records, so that the feeder stops when there is no handler for their lists.
-        self._most: Final = most
+        self.most = most
         self.count = self.kept_count = 0
         # Each record with the time from which on it waits.
         self._groups: dict[Hashable, deque[tuple[float, Job]]] = {}
@@ -84,7 +85,7 @@ class WaitingLists:
     def gather(self, now: float) -> None:
         ready = self._lanes.ready
         kept: list[Job] = []
-        while ready and self.count < self._most:
+        while ready and self.count < self.most:
             job = ready.popleft()
             if job.state is not LISTED or job.error is not None or job.list_limit:
                 kept.append(job)

@@ -53,6 +53,7 @@ from aiokafka_lite.consumer.processing.calls import (
 from aiokafka_lite.consumer.processing.handling import DROP, DeadRecord, Handling
 from aiokafka_lite.consumer.processing.job import DEAD, LISTED, Job, JobState, halve
 from aiokafka_lite.consumer.processing.lanes import Lanes
+from aiokafka_lite.consumer.processing.limits import Concurrency, TokenBucket
 from aiokafka_lite.consumer.processing.lists import WaitingLists
 from aiokafka_lite.consumer.processing.outbox import Entry, Outbox
 from aiokafka_lite.consumer.processing.steps import Steps
@@ -150,9 +151,15 @@ class Run(Processing):
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("processing", on_failure=self._note_end)
         self._lanes = Lanes(handling.order, self._order_failed)
-        # Where records wait for others of their list, and the timer of the next list that is due.
+        given, rate = handling.concurrency, handling.max_per_second
+        # None: it does not change.
+        self._changing = given if isinstance(given, Concurrency) else None
+        self._concurrency = given.value if isinstance(given, Concurrency) else given
+        self._rate = None if rate is None else TokenBucket(rate, self._loop.time())
+        # Where records wait for others of their list.
         self._lists = self._new_lists()
-        self._list_timer: asyncio.TimerHandle | None = None
+        # When a list is due, or a call may begin.
+        self._offer_timer: asyncio.TimerHandle | None = None
         self._attempts = Attempts(core, handling, self)
         self._allowance = Allowance(core, handling.max_uncommitted)
         self._steps = Steps(
@@ -188,7 +195,7 @@ class Run(Processing):
         self._totals = core.works.totals
 
     def __repr__(self) -> str:
-        return f"<Run of {self._handling.concurrency} handlers, {len(self._running)} running>"
+        return f"<Run of {self._concurrency} handlers, {len(self._running)} running>"
 
     # --- The whole ------------------------------------------------------------------------
     def end_at(self, bounds: RunBounds) -> None:
@@ -199,8 +206,10 @@ class Run(Processing):
     def complete(self) -> None:
         self._note_end(None)
 
-    def put(self, jobs: Iterable[Job]) -> None:
+    def put(self, jobs: Sequence[Job]) -> None:
         self._lanes.put(jobs)
+        if self._lists is not None:
+            self._lists.note_accepted(jobs)
         self.offer()
 
     def write_into(self, outbox: Outbox) -> None:
@@ -224,6 +233,8 @@ class Run(Processing):
         self._observers.partition_changed.add(self._partition_changed)
         self._observers.assignment_changed.add(self._assignment_changed)
         self._gate.on_change(self.offer)
+        if self._changing is not None:
+            self._changing.on_change(self._concurrency_changed)
         try:
             yield
         except Exception as error:
@@ -234,6 +245,8 @@ class Run(Processing):
             self._observers.partition_changed.forget(self._partition_changed)
             self._observers.assignment_changed.forget(self._assignment_changed)
             self._gate.forget(self.offer)
+            if self._changing is not None:
+                self._changing.forget(self._concurrency_changed)
             self._works.close_processing(self, self._error)
             self._allowance.close()
 
@@ -263,8 +276,8 @@ class Run(Processing):
                 self._attempts.close()
                 if self._limit is not None:
                     self._limit.close()
-                if self._list_timer is not None:
-                    self._list_timer.cancel()
+                if self._offer_timer is not None:
+                    self._offer_timer.cancel()
         if self._error is not None:
             raise self._error
 
@@ -274,11 +287,12 @@ class Run(Processing):
             self._ended.set()
 
     async def _feed(self) -> None:
-        ready, enough = self._lanes.ready, 2 * self._handling.concurrency
-        taken = min(max(LEAST_TAKEN, enough), MOST_TAKEN)
-        limits = Limits(max_records=min(taken, self._handling.max_uncommitted))
+        ready, most = self._lanes.ready, self._handling.max_uncommitted
         try:
             while True:
+                enough = 2 * self._concurrency
+                taken = min(max(LEAST_TAKEN, enough), MOST_TAKEN)
+                limits = Limits(max_records=min(taken, most))
                 self._sink.clear()
                 self._is_new_wanted = False
                 try:
@@ -432,6 +446,8 @@ class Run(Processing):
         if self._steps.is_finishing:
             return
         wanted = len(self._lanes.ready) if self._lists is None else self._gather(self._lists)
+        if self._rate is not None:
+            wanted = min(wanted, self._calls_left(self._rate))
         if self._outbox is not None and self._outbox.is_full:
             wanted = int(self._put_first(self._is_awaited))
         if most is not None:
@@ -442,7 +458,7 @@ class Run(Processing):
             if not waiter.done():
                 waiter.set_result(None)
                 wanted -= 1
-        while wanted and self._worker_count < self._handling.concurrency:
+        while wanted and self._worker_count < self._concurrency:
             self._worker_count += 1
             self._is_starting = True
             self._context.run(self._scope.spawn, self._work(), name=f"handler {self._worker_count}")
@@ -454,7 +470,7 @@ class Run(Processing):
         by, size, wait_s = handling.batch_by, handling.batch_size, handling.batch_wait_ms / 1000
         if size is None or not (by or wait_s):
             return None
-        return WaitingLists(self._lanes, by, size, wait_s, most=2 * handling.concurrency * size)
+        return WaitingLists(self._lanes, by, size, wait_s, most=2 * self._concurrency * size)
 
     def _gather(self, lists: WaitingLists) -> int:
         """Let ready records wait for others of their lists. Return how many calls may begin."""
@@ -464,28 +480,47 @@ class Run(Processing):
             lists.give_back()
             return lists.kept_count
         lists.gather(now)
-        if self._allowance.is_exact and all(
-            each.has_enough for each in self._state.assignment.values()
-        ):
+        has_all = self._bounds is not None and self._bounds.has_read_all
+        if has_all or all(each.has_enough for each in self._state.assignment.values()):
             lists.wait_no_longer()
         if len(ready) < steps.feed_below:
             steps.feed_below = 0
             self._wants_more.set()
         if lists.is_due(now):
             return lists.kept_count + 1
-        self._set_list_timer(lists.due_at())
+        if (due_at := lists.due_at()) is not None:
+            self._offer_at(due_at)
         return lists.kept_count
 
-    def _set_list_timer(self, due_at: float | None) -> None:
-        timer = self._list_timer
-        if due_at is None or (timer is not None and timer.when() <= due_at):
-            return
-        if timer is not None:
-            timer.cancel()
-        self._list_timer = self._loop.call_at(due_at, self._list_due)
+    def _calls_left(self, rate: TokenBucket) -> int:
+        if not (count := rate.count(self._loop.time())):
+            self._offer_at(rate.next_at)
+        return count
 
-    def _list_due(self) -> None:
-        self._list_timer = None
+    def _offer_at(self, due_at: float) -> None:
+        timer = self._offer_timer
+        if timer is not None:
+            if timer.when() <= due_at:
+                return
+            timer.cancel()
+        self._offer_timer = self._loop.call_at(due_at, self._offer_due)
+
+    def _offer_due(self) -> None:
+        self._offer_timer = None
+        self.offer()
+
+    def _concurrency_changed(self) -> None:
+        """Begin more calls, or let the workers end that are too many, the idle ones at once."""
+        if self._changing is None:
+            return
+        self._concurrency = self._changing.value
+        if self._lists is not None and self._handling.batch_size is not None:
+            self._lists.most = 2 * self._concurrency * self._handling.batch_size
+        surplus = self._worker_count - self._concurrency
+        for waiter in [self._idle.pop() for _ in range(min(surplus, len(self._idle)))]:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._wants_more.set()
         self.offer()
 
     def begin_again(self, job: Job) -> None:
@@ -586,9 +621,14 @@ class Run(Processing):
         takes_lists = self._handling.batch_size is not None
         hides_cancellations = limit is not None and not SHOWS_CANCELLATIONS
         is_alone = takes_lists or self._outbox is not None or hides_cancellations
-        calls = Calls(self._steps, task, handler, running, base, is_alone=is_alone)
+        is_limited = self._changing is not None or self._rate is not None
+        begin = self._begin_within_limits if is_limited else self._next_chains
+        calls = Calls(self._steps, task, handler, running, base, is_alone=is_alone or is_limited)
         while not self._steps.is_finishing:
-            chains = self._next_chains(clock())
+            chains = begin(clock())
+            if chains is None:
+                self._worker_count -= task not in self._cancelled_workers
+                return
             if not chains:
                 await self._wait_for_work()
                 continue
@@ -680,6 +720,20 @@ class Run(Processing):
         if self._is_handled_again(job) is not self._is_handled_again(first):
             return False
         return self._lists is None or self._lists.name_of(job) == self._lists.name_of(first)
+
+    def _begin_within_limits(self, now: float) -> list[list[Job]] | None:
+        """Return as `_next_chains` what begins. None: the worker is too many, and ends."""
+        if self._worker_count > self._concurrency:
+            return None
+        rate = self._rate
+        if rate is None:
+            return self._next_chains(now)
+        if not self._calls_left(rate):
+            return []
+        chains = self._next_chains(now)
+        if chains and chains[0][0].state is not DEAD:
+            rate.take()
+        return chains
 
     def _make_list_ready(self, lists: WaitingLists, now: float) -> bool:
         """Make the records of a list ready that is due. Return whether records may begin."""
@@ -952,7 +1006,7 @@ class Run(Processing):
 
     def counts(self) -> dict[str, int]:
         return {
-            "concurrency": self._handling.concurrency,
+            "concurrency": self._concurrency,
             "at_work": len(self._running),
             "ready": len(self._lanes.ready) + (0 if self._lists is None else self._lists.count),
             "waiting_for_retry": self._attempts.waiting_count,

@@ -1,0 +1,82 @@
+"""Limits of the calls of `consumer.run` that are not by record: how many at once, and how often."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from aiokafka_lite._arguments import is_int
+
+# The longest time without calls whose calls are made up for at once.
+BURST_S: Final = 0.1
+# Between two turns of workers that wait for a call: many calls a second begin some at a time.
+LEAST_WAIT_S: Final = 0.002
+
+
+class Concurrency:
+    """The most concurrent calls of a handler, for `AIOKafkaConsumer.run`. It may change meanwhile.
+
+    ::
+
+        limit = Concurrency(50)
+        await consumer.run(handle, concurrency=limit)
+
+    Assign `limit.value` on the consumer's event loop, also while `run` is active. If it is lowered,
+    running calls finish, and no call begins until fewer are running.
+
+    Args:
+        value: The number of calls. If several consumers share the object, each may make so many.
+
+    Raises:
+        ValueError: It is not a positive int.
+    """
+
+    def __init__(self, value: int) -> None:
+        self._runs: set[Callable[[], None]] = set()
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"Concurrency({self._value})"
+
+    @property
+    def value(self) -> int:
+        """The number of calls."""
+        return self._value
+
+    @value.setter
+    def value(self, value: int) -> None:
+        if not is_int(value) or value < 1:
+            raise ValueError(f"concurrency must be a positive int, not {value!r}")
+        self._value = value
+        for changed in tuple(self._runs):
+            changed()
+
+    def on_change(self, changed: Callable[[], None]) -> None:
+        self._runs.add(changed)
+
+    def forget(self, changed: Callable[[], None]) -> None:
+        self._runs.discard(changed)
+
+
+class TokenBucket:
+    """Limits calls a second, on a loop's clock. Each call takes a token."""
+
+    def __init__(self, per_second: float, now: float) -> None:
+        self._per_second: Final = per_second
+        self._most: Final = max(1.0, BURST_S * per_second)
+        self._tokens, self._counted_at = self._most, now
+
+    def count(self, now: float) -> int:
+        """Return how many calls may begin."""
+        self._tokens += max(0.0, now - self._counted_at) * self._per_second
+        self._tokens, self._counted_at = min(self._tokens, self._most), now
+        return math.floor(self._tokens + 1e-6)
+
+    def take(self) -> None:
+        self._tokens -= 1
+
+    @property
+    def next_at(self) -> float:
+        """When a call may begin, if none may now."""
+        return self._counted_at + max((1 - self._tokens) / self._per_second, LEAST_WAIT_S)
