@@ -44,7 +44,9 @@ class Process(abc.ABC):
         self._loop.kill(self.name, is_silent=is_silent)
 
     async def stop(self) -> None:
-        """End it as applications do."""
+        """End it as applications do, unless it was killed at the same time."""
+        if self.is_killed:
+            return
         self._is_stopping = True
         self._history.note(Kind.STOPPING, self.name)
         await self._end()
