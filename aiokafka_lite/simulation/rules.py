@@ -46,18 +46,22 @@ class Evidence:
             if event.tp is not None and event.who == "recreated" and event.tp not in other
         }
 
-    def unread(self, kind: Kind) -> Iterator[tuple[TopicPartition, int, bytes]]:
-        """Yield the records of the log that should have an event of a kind, and have none.
+    def to_read(self) -> Iterator[tuple[TopicPartition, int, bytes]]:
+        """Yield the records of the log that are to be read.
 
         A truncation may remove the marker of an abort. The producer's next marker replaces it.
         """
-        seen = {event.value for event in self.history.of(kind)}
         aborted = {each.value for each in self.history.of(Kind.REFUSED) if each.note == "aborted"}
         rewritten = self.rewritten()
         for tp, log in self.facts.logs.items():
             for offset, value in log.items():
-                if value not in seen and not (value in aborted and tp in rewritten):
+                if not (value in aborted and tp in rewritten):
                     yield tp, offset, value
+
+    def unread(self, kind: Kind) -> Iterator[tuple[TopicPartition, int, bytes]]:
+        """Yield the records that should have an event of a kind, and have none."""
+        seen = {event.value for event in self.history.of(kind)}
+        return (each for each in self.to_read() if each[2] not in seen)
 
     def is_dead(self, value: bytes) -> bool:
         return False

@@ -536,10 +536,9 @@ def failed_records_are_dead_letters(run: Run) -> Iterator[Violation]:
     is_atomic = run.plan.way != "dead letters" and not run.rewritten()
     logged = Counter(value for log in run.facts.logs.values() for value in log.values())
     dead = Counter(run.facts.dead)
-    for tp, log in run.facts.logs.items():
-        for offset, value in log.items():
-            if fails(value) and not dead[value]:
-                yield Violation("no letter", f"{value!r} at {place_of(tp, offset)} has no letter")
+    for tp, offset, value in run.to_read():
+        if fails(value) and not dead[value]:
+            yield Violation("no letter", f"{value!r} at {place_of(tp, offset)} has no letter")
     for value, count in dead.items():
         if not fails(value):
             yield Violation("needless letter", f"{value!r} can be handled, and has a letter")
