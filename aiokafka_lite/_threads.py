@@ -26,6 +26,7 @@ AddressInfo = tuple[Any, Any, int, str, tuple[Any, ...]]
 # Resolving a name may take long, which then delays only other names.
 COMPUTING_THREADS: Final = max(2, min(4, os.cpu_count() or 1))
 RESOLVING_THREADS: Final = 4
+NO_LIMIT: Final = 2**31 - 1
 # A computation that no thread begins within this time is done on the loop.
 BEGIN_S: Final = 0.1
 
@@ -37,11 +38,14 @@ if hasattr(os, "register_at_fork"):
 def _executor(name: str, most: int) -> ThreadPoolExecutor:
     executor = _executors.get(name)
     if executor is None:
-        from concurrent.futures import ThreadPoolExecutor  # costs imports: only once it is needed
-
-        executor = ThreadPoolExecutor(most, thread_name_prefix=f"aiokafka_lite-{name}")
-        executor = _executors.setdefault(name, executor)
+        executor = _executors.setdefault(name, _new_executor(name, most))
     return executor
+
+
+def _new_executor(name: str, most: int) -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor  # costs imports: only once it is needed
+
+    return ThreadPoolExecutor(most, thread_name_prefix=f"aiokafka_lite-{name}")
 
 
 async def resolve(host: str, port: int) -> list[AddressInfo]:
@@ -73,6 +77,28 @@ def aside(loop: asyncio.AbstractEventLoop, work: Callable[[], T]) -> asyncio.Fut
 
     loop.call_soon(do)
     return done
+
+
+class OwnThreads:
+    """Threads of one owner, for work that may take any time: one for each work at the same time."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._executor: ThreadPoolExecutor | None = None
+
+    def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Do work in a thread. On a simulated loop, do it in a later step."""
+        if simulation_of(self._loop) is not None:
+            return aside(self._loop, work)
+        if self._executor is None:
+            self._executor = _new_executor(self._name, NO_LIMIT)
+        return self._loop.run_in_executor(self._executor, work)
+
+    def close(self, *, waits: bool) -> None:
+        """End the threads. `waits`: all are idle, and end before this returns."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=waits, cancel_futures=True)
 
 
 def wait_in_thread(work: Callable[[], None], *, name: str) -> None:

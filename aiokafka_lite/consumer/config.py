@@ -665,22 +665,26 @@ def seconds(timeout_ms: float, name: str = "timeout_ms") -> float:
 
 # --- Limits ------------------------------------------------------------------------------------
 def check_handler(handler: object, argument_count: int) -> None:
-    if not is_async_callable(handler):
-        name = getattr(handler, "__name__", "handler")
+    if not callable(handler) or isinstance(handler, type) or _is_generator_function(handler):
         raise TypeError(
-            f"handler must be an async def function that takes a record, not {handler!r}"
-            + (
-                f": call it as await asyncio.to_thread({name}, record) in an async def function, "
-                "so that it does not block the event loop"
-                if callable(handler) and not isinstance(handler, type)
-                else ""
-            )
+            "handler must be an async def function that takes a record, or a plain function, which "
+            f"is called in a thread, not {handler!r}"
         )
     try:
-        inspect.signature(handler).bind(*range(argument_count))  # type: ignore[arg-type]
+        inspect.signature(handler).bind(*range(argument_count))
+    except ValueError:  # some builtins have no signature
+        pass
     except TypeError as error:
         takes = "a record" if argument_count == 1 else "two arguments, a record and its outputs"
         raise TypeError(f"handler must take {takes}, but {handler!r} does not: {error}") from error
+
+
+def _is_generator_function(function: object) -> bool:
+    call = getattr(function, "__call__", None)  # noqa: B004
+    return any(
+        inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each)
+        for each in (function, call)
+    )
 
 
 def is_async_callable(function: object) -> bool:

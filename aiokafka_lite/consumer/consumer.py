@@ -10,7 +10,6 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Coroutine,
     Iterable,
     Mapping,
 )
@@ -132,7 +131,8 @@ if TYPE_CHECKING:
         stop_on: Iterable[int] | Literal["default"]
 
 
-Handled: TypeAlias = Coroutine[object, object, object]
+# A coroutine, or the result of a plain function.
+Handled: TypeAlias = object
 CommitOffsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
 Take: TypeAlias = "Callable[..., Awaitable[dict[TopicPartition, list[ConsumerRecord[KT, VT]]]]]"
 DEFAULT_STOP_TIMEOUT_S: Final = 10.0
@@ -721,10 +721,14 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         apply.
 
         Args:
-            handler: A coroutine function of a record, or with `batch_size` of a list of records. Or
-                several by topic: a dict of topic names or patterns, or a `Router`. A list then has
-                records of one handler. If nothing is subscribed or assigned, `run` subscribes to
-                the topics, which must be names.
+            handler: A function of a record, or with `batch_size` of a list of records. An async def
+                function runs on the event loop. A plain function runs in one of `concurrency`
+                threads, with a copy of the context variables. A thread cannot be cancelled: its
+                record is not finished before it ends. If it outlasts a rebalance or `run`, the
+                record's next owner processes the record while the thread continues.
+                Several handlers, by topic: a dict of names or patterns, or a `Router`. A list then
+                has records of one handler. If nothing is subscribed or assigned, `run` subscribes
+                to the topics, which must be names.
             concurrency: The most concurrent calls of the handler. With a `Concurrency` object, it
                 may be changed while `run` is active.
             max_per_second: The most calls of the handler a second, including retries. After a time
@@ -778,7 +782,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             A summary if `until` was passed, otherwise None.
 
         Raises:
-            TypeError: The handler is not a coroutine function with these arguments, or a key is not
+            TypeError: The handler is not a function with these arguments, or a key is not
                 hashable with order="key".
             ValueError: A topic that is subscribed or assigned has no handler. Or `stop_on` was
                 passed outside of the main thread.
@@ -801,6 +805,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             retry_of,
         )
         from aiokafka_lite.consumer.processing.run import Run
+        from aiokafka_lite.consumer.processing.threads import HandlerThreads
 
         self._engine.owner.check()
         check_producer("transactions", transactions)
@@ -825,7 +830,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         signals = signals_of(stop_on)
         timestamp = None if until is None else until_of(until)
         _ = self._engine.running
-        call = handlers.compose(takes_lists=batch_size is not None)
+        threads = HandlerThreads(lambda: run.is_closing)
+        call = handlers.compose(threads, takes_lists=batch_size is not None)
         run = Run(self._engine.core, call, settings, self._engine.deliver)
         outbox = None if transactions is None else self._new_outbox(transactions, run)
         self._subscribe_to(handlers)
@@ -835,6 +841,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             run.end_at(bounds)
         stop = partial(self._stop, is_clean=True)
         async with Draining(signals, stop, run, self._config), AsyncExitStack() as stack:
+            stack.callback(threads.close)
             # Records whose dead letters are written at the end are still finished.
             stack.enter_context(run.opened())
             if outbox is not None:

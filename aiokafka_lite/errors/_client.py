@@ -135,7 +135,10 @@ class IllegalOperation(Exception):
 
 
 class NoHandlerError(IllegalStateError):
-    """`run` has read a record of a topic without a handler. The record is not committed."""
+    """`run` has read a record of a topic without a handler. The record is not committed.
+
+    Or a handler that is a plain function has returned a coroutine, which no thread can await.
+    """
 
 
 class AutoCommitError(IllegalStateError, IllegalOperation):

@@ -4,6 +4,7 @@ import inspect
 import math
 import pydoc
 import re
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -337,22 +338,35 @@ async def handle(record: object) -> None:
     """Handle a record."""
 
 
+def generate(record: object) -> Iterator[object]:
+    yield record
+
+
+async def generate_async(record: object) -> AsyncIterator[object]:
+    yield record
+
+
 async def handle_with_outputs(record: object, outputs: object) -> None:
     """Handle a record."""
 
 
-def test_a_handler_is_an_async_function_of_its_arguments() -> None:
-    check_handler(handle, 1)
-    check_handler(Handler(), 1)
-    check_handler(handle_with_outputs, 2)
-    for handler, argument_count, reason in (
+def test_a_handler_is_a_function_of_its_arguments() -> None:
+    for handler, argument_count in (
+        (handle, 1), (Handler(), 1), (handle_with_outputs, 2), (print, 1), (bytes.join, 2),
+        (lambda record: None, 1), (dict.pop, 2),
+    ):  # fmt: skip
+        check_handler(handler, argument_count)
+    for wrong, argument_count, reason in (
         (Handler, 1, "must be an async def"),
-        (print, 1, "must be an async def"),
+        (7, 1, "must be an async def"),
+        (generate, 1, "must be an async def"),
+        (generate_async, 1, "must be an async def"),
         (handle, 2, "must take two arguments"),
+        (lambda record: None, 2, "must take two arguments"),
         (handle_with_outputs, 1, "must take a record"),
     ):
         with pytest.raises(TypeError, match=reason):
-            check_handler(handler, argument_count)
+            check_handler(wrong, argument_count)
 
 
 @for_each([-1, -0.5, float("nan"), True, "1"])

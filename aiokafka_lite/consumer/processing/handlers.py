@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar
 
-from aiokafka_lite.consumer.config import check_handler, check_topics
+from aiokafka_lite.consumer.config import check_handler, check_topics, is_async_callable
 from aiokafka_lite.consumer.processing.handling import Retry
+from aiokafka_lite.consumer.processing.threads import HandlerThreads
 from aiokafka_lite.errors import IllegalStateError, NoHandlerError
 from aiokafka_lite.structs import ConsumerRecord
 
@@ -114,7 +115,7 @@ class Handlers:
     """The application's handlers of one run.
 
     Raises:
-        TypeError, ValueError: There is none, or one is no coroutine function of so many arguments.
+        TypeError, ValueError: There is none, or one is no function of so many arguments.
     """
 
     def __init__(self, given: object, argument_count: int) -> None:
@@ -154,17 +155,20 @@ class Handlers:
 
     def policy(self, retry: Retry) -> Retry:
         """Return the policy for errors of the application and for those raised here."""
-        if self._router is None:
+        if self._router is None and all(map(is_async_callable, self._handlers)):
             return retry
         stop = retry.stop if isinstance(retry.stop, tuple) else (retry.stop,)
         return replace(retry, stop=(*stop, NoHandlerError))
 
-    def compose(self, *, takes_lists: bool) -> Call:
-        """Return the one call. A single handler is called directly."""
-        routes = {id(handler): Route(handler) for handler in self._handlers}
+    def compose(self, threads: HandlerThreads, *, takes_lists: bool) -> Call:
+        """Return the one call. A single coroutine function is called directly."""
+
+        def call_of(handler: Handler) -> Call:
+            return handler if is_async_callable(handler) else threads.call_of(handler)
+
+        routes = [Route(handler, call_of(handler)) for handler in self._handlers]
         if self._router is None:
-            ((_, route),) = routes.items()
-            return route.call
+            return routes[0].call
         by_topic = RoutesByTopic(self._router, routes)
         if takes_lists:
             return partial(_call_with_lists, by_topic)
@@ -176,18 +180,19 @@ class Handlers:
 
 
 class Route:
-    """A handler as it is called. Hashable, which the handler may not be."""
+    """A handler, and how it is called. Hashable, which the handler may not be."""
 
-    __slots__ = ("call",)
+    __slots__ = ("call", "handler")
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, handler: Handler, call: Call) -> None:
+        self.handler: Final = handler
         self.call: Final = call
 
 
 class RoutesByTopic(dict[str, Route]):
     """Topics that were seen, with their routes."""
 
-    def __init__(self, router: Router, routes: Mapping[int, Route]) -> None:
+    def __init__(self, router: Router, routes: Iterable[Route]) -> None:
         super().__init__()
         self._router = router
         self._routes = routes
@@ -198,8 +203,8 @@ class RoutesByTopic(dict[str, Route]):
                 f"a record of {topic!r} was read, but run() has no handler for this topic: add "
                 "one, or use Router(..., default=handler)"
             )
-        route = self[topic] = self._routes[id(handler)]
-        return route
+        found = self[topic] = next(each for each in self._routes if each.handler is handler)
+        return found
 
 
 async def _call_with_lists(

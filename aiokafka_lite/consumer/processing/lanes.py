@@ -79,7 +79,7 @@ class Lanes:
             return job.name  # also of a record that is put again
         try:
             name = self._name_of(job.record)
-            hash(name)
+            frozenset((name,))  # it must be hashable
         except Exception as error:  # noqa: BLE001 -- the application's: it is the record's failure
             self._order_failed(job, error)
             return None

@@ -72,7 +72,8 @@ class Outputs:
     """The records that one call of a handler sends, of `AIOKafkaConsumer.run` with `transactions`.
 
     If the handler returns, its outputs are written in one transaction with the offsets of the
-    call's records. If it raises or is cancelled, they are dropped.
+    call's records. If it raises or is cancelled, they are dropped. In a handler that is a plain
+    function, the producer's serializers are called in its thread.
     """
 
     __slots__ = ("_is_closed", "_lease", "_taken")
@@ -112,6 +113,14 @@ class Outputs:
             )
         output = self._lease.encoded(topic, value, key, partition, timestamp_ms, headers)
         self._taken.append(output)
+
+    def of_a_thread(self) -> Outputs:
+        """Return outputs that a thread may send, which are none of these before `take`."""
+        return Outputs(self._lease)
+
+    def take(self, outputs: Outputs) -> None:
+        """Add the outputs of a thread, and refuse further ones."""
+        self._taken += outputs.close()
 
     def close(self) -> list[Output]:
         """Refuse further outputs, and return those so far."""

@@ -652,6 +652,7 @@ class Run(Processing):
                                 chains = [[job]]
                         if is_cancelled():
                             await raise_cancellation(task)
+                            self._cancelled_workers.discard(task)  # it was ignored
                         if limit is not None and limit.is_late(task):
                             raise asyncio.CancelledError
                     except Exception as error:  # noqa: BLE001 -- the handler's: the policy decides
@@ -775,6 +776,11 @@ class Run(Processing):
         halve([job for chain in chains for job in chain])
         self._lanes.ready.extendleft(chain[0] for chain in reversed(chains))
         self.offer()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether no handler is waited for any longer."""
+        return self._scope.is_ending
 
     def _is_cancelled(self, task: asyncio.Task[None]) -> bool:
         """Whether a worker was cancelled, and not by its handler or an awaitable of that."""
@@ -962,9 +968,10 @@ class Run(Processing):
                 self._scope.cancel(task)
 
     def _worker_ended(self, task: asyncio.Task[None]) -> None:
-        self._cancelled_workers.discard(task)
-        self._worker_count -= 1
-        self.offer()
+        if task in self._cancelled_workers:
+            self._cancelled_workers.remove(task)
+            self._worker_count -= 1
+            self.offer()
 
     # --- For operators --------------------------------------------------------------------
     def watch(self, outbox: Outbox) -> None:

@@ -30,13 +30,14 @@ class Noted:
 
     def __init__(self) -> None:
         self.offsets: dict[str, list[int]] = defaultdict(list)
+        self.copies = unique("copies")
 
     def handler(self, name: str) -> Any:
         async def handle(given: Record | list[Record], *outputs: Any) -> None:
             records = given if isinstance(given, list) else [given]
             for record in records:
                 for each in outputs:
-                    each.send("copies", b"%s %d" % (name.encode(), record.offset))
+                    each.send(self.copies, b"%s %d" % (name.encode(), record.offset))
             self.offsets[name] += [record.offset for record in records]
 
         return handle
@@ -133,7 +134,7 @@ async def test_outputs_of_handlers_by_topic_are_written_in_transactions(
     kafka: KafkaHandle, topic: str, other: str
 ) -> None:
     noted = Noted()
-    copies = await kafka.create_topic("copies", partitions=1)
+    copies = await kafka.create_topic(noted.copies, partitions=1)
     async with (
         AIOKafkaProducer(
             bootstrap_servers=kafka.bootstrap_servers, transactional_id=unique("tx")

@@ -844,18 +844,6 @@ async def test_an_argument_that_cannot_be_used_is_refused(
 
 
 @pytest.mark.real_if_long
-async def test_a_plain_function_is_refused_with_what_to_do_instead(
-    kafka: KafkaHandle, topic: str, group: str
-) -> None:
-    def store(record: Record) -> None:
-        pass
-
-    async with member(kafka, topic, group) as consumer:
-        with pytest.raises(TypeError, match=r"asyncio\.to_thread\(store, record\)"):
-            await consumer.run(store)  # type: ignore[arg-type]
-
-
-@pytest.mark.real_if_long
 async def test_a_number_of_attempts_and_the_name_of_a_topic_are_enough(
     kafka: KafkaHandle, topic: str, group: str
 ) -> None:
