@@ -12,6 +12,7 @@ from collections.abc import (
     Callable,
     Iterable,
     Mapping,
+    Sequence,
 )
 from contextlib import AsyncExitStack
 from functools import cached_property, partial
@@ -99,7 +100,12 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.monitoring.health import Health
     from aiokafka_lite.consumer.positions.leader_requests import FoundOffset
     from aiokafka_lite.consumer.processing.bounds import RunSummary
-    from aiokafka_lite.consumer.processing.handlers import ByTopic, Handlers, Router
+    from aiokafka_lite.consumer.processing.handlers import (
+        ByTopic,
+        Handlers,
+        Middleware,
+        Router,
+    )
     from aiokafka_lite.consumer.processing.handling import (
         ByError,
         CircuitBreaker,
@@ -120,6 +126,7 @@ if TYPE_CHECKING:
 
         concurrency: int | Concurrency
         max_per_second: float | None
+        middleware: Sequence[Middleware]
         order: Order
         batch_wait_ms: float
         batch_by: BatchBy
@@ -684,6 +691,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         *,
         concurrency: int | Concurrency = DEFAULT_CONCURRENCY,
         max_per_second: float | None = None,
+        middleware: Sequence[Middleware] = (),
         order: Order = "key",
         batch_size: int | None = None,
         batch_wait_ms: float = 0,
@@ -733,6 +741,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 may be changed while `run` is active.
             max_per_second: The most calls of the handler a second, including retries. After a time
                 with fewer calls, up to a tenth of it begin at once. None: no limit.
+            middleware: Async functions around each call of the handler, also around each retry, the
+                outermost first: ``async def around(record, call_next): await call_next(record)``.
+                With `batch_size` they take the list. Their errors are the handler's. If one returns
+                without an error, the record is finished, even if the handler was not called.
             order: "key": the records of one key in a partition are in order, records without a key
                 in none. "partition": all records of a partition. None: no order. A function of a
                 record: the records of a partition for which it returns the same hashable value, or
@@ -809,7 +821,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         self._engine.owner.check()
         check_producer("transactions", transactions)
-        handlers = Handlers(handler, 1 if transactions is None else 2)
+        handlers = Handlers(handler, 1 if transactions is None else 2, middleware)
         if self._config.ack_mode == "explicit":
             raise IllegalStateError(
                 'run() acknowledges records itself: leave out ack_mode="explicit"'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer, Batch, ConsumerRecord, errors
@@ -129,6 +130,18 @@ async def handle_by_topic(consumer: AIOKafkaConsumer) -> None:
     async def handle(record: ConsumerRecord[bytes | None, bytes | None]) -> None:
         """Do nothing."""
 
+    def handle_in_thread(record: ConsumerRecord[bytes | None, bytes | None]) -> int:
+        """Do nothing."""
+        return record.offset
+
+    async def around(
+        record: ConsumerRecord[bytes | None, bytes | None],
+        call_next: Callable[[ConsumerRecord[bytes | None, bytes | None]], Awaitable[object]],
+    ) -> None:
+        """Call the handler."""
+        await call_next(record)
+
+    await consumer.run(handle_in_thread, order=lambda record: record.value, middleware=[around])
     router = Router({"a": handle}, default=handle)
     router.on("b", re.compile("c"))(handle)
     by_name = {"a": handle}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar
 
+from aiokafka_lite._arguments import is_list
 from aiokafka_lite.consumer.config import check_handler, check_topics, is_async_callable
 from aiokafka_lite.consumer.processing.handling import Retry
 from aiokafka_lite.consumer.processing.threads import HandlerThreads
@@ -20,6 +22,8 @@ HandlerT = TypeVar("HandlerT", bound=Handler)
 # Of a record or a list of records, and with transactions the outputs.
 Call: TypeAlias = Callable[..., Awaitable[Any]]
 AnyRecord: TypeAlias = ConsumerRecord[Any, Any]
+# Takes a record or a list of them, and the function that it awaits for the rest of the call.
+Middleware: TypeAlias = Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[object]]
 Topics: TypeAlias = str | re.Pattern[str]
 # By `Topics`. A mapping is invariant in its keys: a dict of names alone would be refused.
 ByTopic: TypeAlias = Mapping[Any, Handler]
@@ -118,7 +122,7 @@ class Handlers:
         TypeError, ValueError: There is none, or one is no function of so many arguments.
     """
 
-    def __init__(self, given: object, argument_count: int) -> None:
+    def __init__(self, given: object, argument_count: int, middleware: object = ()) -> None:
         if isinstance(given, Mapping):
             given = Router(given)
         # A copy: the application may change its own while `run` is active.
@@ -128,6 +132,7 @@ class Handlers:
             raise ValueError(f"handler must have at least one handler, not {given!r}")
         for handler in self._handlers:
             check_handler(handler, argument_count)
+        self._middleware = _checked(middleware)
 
     def topics_to_subscribe(self, known: Collection[str], *, is_subscribed: bool) -> frozenset[str]:
         """Return the topics of the handlers, if nothing is subscribed or assigned.
@@ -162,6 +167,12 @@ class Handlers:
 
     def compose(self, threads: HandlerThreads, *, takes_lists: bool) -> Call:
         """Return the one call. A single coroutine function is called directly."""
+        call = self._routed(threads, takes_lists=takes_lists)
+        for middleware in reversed(self._middleware):
+            call = _around(middleware, call)
+        return call
+
+    def _routed(self, threads: HandlerThreads, *, takes_lists: bool) -> Call:
 
         def call_of(handler: Handler) -> Call:
             return handler if is_async_callable(handler) else threads.call_of(handler)
@@ -205,6 +216,35 @@ class RoutesByTopic(dict[str, Route]):
             )
         found = self[topic] = next(each for each in self._routes if each.handler is handler)
         return found
+
+
+def _checked(middleware: object) -> Sequence[Middleware]:
+    if not is_list(middleware):
+        raise TypeError(f"middleware must be a list of async def functions, not {middleware!r}")
+    functions: tuple[Any, ...] = tuple(middleware)
+    for each in functions:
+        if not is_async_callable(each):
+            raise TypeError(
+                "middleware must be async def functions that take a record and call_next, not "
+                f"{each!r}"
+            )
+        try:
+            inspect.signature(each).bind(None, None)
+        except TypeError as error:
+            raise TypeError(
+                f"middleware must take a record and call_next, but {each!r} does not: {error}"
+            ) from error
+    return functions
+
+
+def _around(middleware: Middleware, call: Call) -> Call:
+    async def call_around(given: object, *outputs: object) -> None:
+        if outputs:
+            await middleware(given, lambda given: call(given, *outputs))
+        else:
+            await middleware(given, call)
+
+    return call_around
 
 
 async def _call_with_lists(
