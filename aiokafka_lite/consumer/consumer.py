@@ -127,6 +127,8 @@ if TYPE_CHECKING:
         concurrency: int | Concurrency
         max_per_second: float | None
         middleware: Sequence[Middleware]
+        fair: bool
+        priority: Mapping[str, float] | None
         order: Order
         batch_wait_ms: float
         batch_by: BatchBy
@@ -692,6 +694,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         concurrency: int | Concurrency = DEFAULT_CONCURRENCY,
         max_per_second: float | None = None,
         middleware: Sequence[Middleware] = (),
+        fair: bool = False,
+        priority: Mapping[str, float] | None = None,
         order: Order = "key",
         batch_size: int | None = None,
         batch_wait_ms: float = 0,
@@ -745,6 +749,11 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 outermost first: ``async def around(record, call_next): await call_next(record)``.
                 With `batch_size` they take the list. Their errors are the handler's. If one returns
                 without an error, the record is finished, even if the handler was not called.
+            fair: Whether keys (lanes of `order`) that wait get equal handler time, instead of equal
+                numbers of calls, and retries at most 30 % of the calls while first attempts wait.
+            priority: By topic, its share of the handler time while records of several topics wait.
+                Topics that are missing have 1: with {"orders": 10}, "orders" gets ten times as much
+                as another topic. None: topics are not distinguished.
             order: "key": the records of one key in a partition are in order, records without a key
                 in none. "partition": all records of a partition. None: no order. A function of a
                 record: the records of a partition for which it returns the same hashable value, or
@@ -838,6 +847,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             batch_wait_ms=batch_wait_ms,
             batch_by=batch_by,
             max_per_second=max_per_second,
+            fair=fair,
+            priority=priority,
         )
         signals = signals_of(stop_on)
         timestamp = None if until is None else until_of(until)

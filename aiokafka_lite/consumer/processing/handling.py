@@ -20,7 +20,7 @@ from typing import (
     runtime_checkable,
 )
 
-from aiokafka_lite._arguments import NUMBER, check_fields, is_int
+from aiokafka_lite._arguments import FLAG, NUMBER, check_fields, is_int, is_number
 from aiokafka_lite._chance import UNSEEDED, Chance
 from aiokafka_lite.client.backoff import delay_after
 from aiokafka_lite.consumer.buffer.chunk import serialized
@@ -333,6 +333,14 @@ def breaker_of(breaker: object) -> CircuitBreaker | None:
     return breaker
 
 
+def _check_priority(priority: object) -> None:
+    if not isinstance(priority, Mapping) or not all(isinstance(each, str) for each in priority):
+        raise TypeError(f"priority must be a dict of topics and numbers, or None, not {priority!r}")
+    for topic, number in priority.items():
+        if not is_number(number) or not 0 < number < math.inf:
+            raise ValueError(f"priority must have positive numbers, not {number!r} for {topic!r}")
+
+
 @dataclass(frozen=True)
 class Handling:
     concurrency: int | Concurrency
@@ -346,6 +354,8 @@ class Handling:
     batch_wait_ms: float = 0
     batch_by: BatchBy = None
     max_per_second: float | None = None
+    fair: bool = False
+    priority: Mapping[str, float] | None = None
 
     def dead_letter_for(self, error: BaseException) -> DeadLetter | None:
         """Return what finishes a record that has failed. None: `run` raises the error."""
@@ -370,6 +380,15 @@ class Handling:
             raise ValueError(
                 f"max_per_second must be a positive number or None, not {self.max_per_second!r}"
             )
+        FLAG.check("fair", self.fair)
+        if self.priority is not None:
+            _check_priority(self.priority)
+        for name in ("fair", "priority"):
+            if getattr(self, name) and (self.batch_wait_ms or self.batch_by):
+                raise ValueError(
+                    f"{name} cannot be used with batch_wait_ms or batch_by, because lists begin in "
+                    "the order in which they are full or have waited"
+                )
         if self.batch_by not in ("key", "partition", None):
             raise ValueError(f'batch_by must be "key", "partition" or None, not {self.batch_by!r}')
         if self.batch_by is not None and self.batch_size is None:

@@ -15,11 +15,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.processing.job import DEAD, LISTED, Job, Lane
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.processing.fair import FairQueue
 
 OrderOf: TypeAlias = Callable[[ConsumerRecord[Any, Any]], Hashable]
 Order = Literal["key", "partition"] | OrderOf | None
@@ -34,12 +37,17 @@ def raise_error(job: Job, error: Exception) -> None:
 class Lanes:
     """The lanes of one run. `ready`: the records that may begin, in order."""
 
-    def __init__(self, order: Order, order_failed: OrderFailed = raise_error) -> None:
+    def __init__(
+        self,
+        order: Order,
+        order_failed: OrderFailed = raise_error,
+        ready: FairQueue | None = None,
+    ) -> None:
         self.order: Final = order
         self._name_of = None if order is None or isinstance(order, str) else order
         self.is_by_name: Final = self._name_of is not None or order == "key"
         self._order_failed = order_failed
-        self.ready: deque[Job] = deque()
+        self.ready: deque[Job] | FairQueue = deque() if ready is None else ready
         self._lanes: dict[TopicPartition, Lane] = {}
 
     def of(self, tp: TopicPartition) -> Lane | None:

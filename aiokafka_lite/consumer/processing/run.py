@@ -50,6 +50,7 @@ from aiokafka_lite.consumer.processing.calls import (
     is_failure,
     raise_cancellation,
 )
+from aiokafka_lite.consumer.processing.fair import FairQueue
 from aiokafka_lite.consumer.processing.handling import DROP, DeadRecord, Handling
 from aiokafka_lite.consumer.processing.job import DEAD, LISTED, Job, JobState, halve
 from aiokafka_lite.consumer.processing.lanes import Lanes
@@ -150,12 +151,14 @@ class Run(Processing):
         self._stoppers_until = -math.inf
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("processing", on_failure=self._note_end)
-        self._lanes = Lanes(handling.order, self._order_failed)
         given, rate = handling.concurrency, handling.max_per_second
         # None: it does not change.
         self._changing = given if isinstance(given, Concurrency) else None
         self._concurrency = given.value if isinstance(given, Concurrency) else given
         self._rate = None if rate is None else TokenBucket(rate, self._loop.time())
+        # Instead of a deque of ready records. None: they begin in the order of that.
+        self._fair = self._new_fair_queue()
+        self._lanes = Lanes(handling.order, self._order_failed, self._fair)
         # Where records wait for others of their list.
         self._lists = self._new_lists()
         # When a list is due, or a call may begin.
@@ -290,7 +293,8 @@ class Run(Processing):
         ready, most = self._lanes.ready, self._handling.max_uncommitted
         try:
             while True:
-                enough = 2 * self._concurrency
+                # To choose among records of all keys and topics, it reads as many as may be.
+                enough = 2 * self._concurrency if self._fair is None else most
                 taken = min(max(LEAST_TAKEN, enough), MOST_TAKEN)
                 limits = Limits(max_records=min(taken, most))
                 self._sink.clear()
@@ -465,6 +469,12 @@ class Run(Processing):
             self._is_starting = False
             wanted -= 1
 
+    def _new_fair_queue(self) -> FairQueue | None:
+        handling = self._handling
+        if not (handling.fair or handling.priority):
+            return None
+        return FairQueue(self._concurrency, handling.priority, is_fair=handling.fair)
+
     def _new_lists(self) -> WaitingLists | None:
         handling = self._handling
         by, size, wait_s = handling.batch_by, handling.batch_size, handling.batch_wait_ms / 1000
@@ -516,6 +526,8 @@ class Run(Processing):
         self._concurrency = self._changing.value
         if self._lists is not None and self._handling.batch_size is not None:
             self._lists.most = 2 * self._concurrency * self._handling.batch_size
+        if self._fair is not None:
+            self._fair.concurrency = self._concurrency
         surplus = self._worker_count - self._concurrency
         for waiter in [self._idle.pop() for _ in range(min(surplus, len(self._idle)))]:
             if not waiter.done():
@@ -621,7 +633,8 @@ class Run(Processing):
         takes_lists = self._handling.batch_size is not None
         hides_cancellations = limit is not None and not SHOWS_CANCELLATIONS
         is_alone = takes_lists or self._outbox is not None or hides_cancellations
-        is_limited = self._changing is not None or self._rate is not None
+        fair = self._fair
+        is_limited = any(each is not None for each in (self._changing, self._rate, fair))
         begin = self._begin_within_limits if is_limited else self._next_chains
         calls = Calls(self._steps, task, handler, running, base, is_alone=is_alone or is_limited)
         while not self._steps.is_finishing:
@@ -647,6 +660,8 @@ class Run(Processing):
                                 in_copy_of(base, call) if self._steps.isolates else calls.of(call)
                             )
                         finally:
+                            if fair is not None:
+                                fair.ended(chains, clock())
                             if calls.job is not job:  # the call went on with others
                                 job = calls.job
                                 chains = [[job]]
@@ -727,13 +742,14 @@ class Run(Processing):
         if self._worker_count > self._concurrency:
             return None
         rate = self._rate
-        if rate is None:
-            return self._next_chains(now)
-        if not self._calls_left(rate):
+        if rate is not None and not self._calls_left(rate):
             return []
         chains = self._next_chains(now)
         if chains and chains[0][0].state is not DEAD:
-            rate.take()
+            if rate is not None:
+                rate.take()
+            if self._fair is not None:
+                self._fair.began(chains, now)
         return chains
 
     def _make_list_ready(self, lists: WaitingLists, now: float) -> bool:
