@@ -20,13 +20,16 @@ from types import MappingProxyType, TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
+    ClassVar,
     Final,
     Generic,
     Literal,
     NoReturn,
+    Protocol,
     SupportsIndex,
     TypeAlias,
     TypedDict,
+    TypeVar,
     overload,
 )
 
@@ -87,6 +90,7 @@ from aiokafka_lite.structs import (
 )
 
 if TYPE_CHECKING:
+    from dataclasses import Field
     from datetime import datetime
 
     import pyarrow as pa
@@ -120,6 +124,18 @@ if TYPE_CHECKING:
     from aiokafka_lite.events import EventSubscription
     from aiokafka_lite.producing.producer import AIOKafkaProducer
     from aiokafka_lite.structs import ConsumerRecord
+
+    class DataclassLike(Protocol):
+        __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    class PydanticLike(Protocol):
+        __pydantic_complete__: ClassVar[bool]
+
+    class StructLike(Protocol):
+        __struct_fields__: ClassVar[tuple[str, ...]]
+
+    # What a handler may take in place of its record.
+    Value = TypeVar("Value", bound=DataclassLike | PydanticLike | StructLike | None)
 
     class RunOptions(TypedDict, total=False):
         """The arguments of `run` that do not determine its handler's."""
@@ -671,6 +687,45 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     @overload
     async def run(
         self,
+        handler: Callable[[Value], Handled] | Callable[[Value, ConsumerRecord[KT, VT]], Handled],
+        *,
+        batch_size: None = ...,
+        transactions: None = ...,
+        **options: Unpack[RunOptions],
+    ) -> None: ...
+    @overload
+    async def run(
+        self,
+        handler: Callable[[Value, Outputs], Handled]
+        | Callable[[Value, ConsumerRecord[KT, VT], Outputs], Handled],
+        *,
+        batch_size: None = ...,
+        transactions: AIOKafkaProducer[Any, Any],
+        **options: Unpack[RunOptions],
+    ) -> None: ...
+    @overload
+    async def run(
+        self,
+        handler: Callable[[list[Value]], Handled]
+        | Callable[[list[Value], list[ConsumerRecord[KT, VT]]], Handled],
+        *,
+        batch_size: int,
+        transactions: None = ...,
+        **options: Unpack[RunOptions],
+    ) -> None: ...
+    @overload
+    async def run(
+        self,
+        handler: Callable[[list[Value], Outputs], Handled]
+        | Callable[[list[Value], list[ConsumerRecord[KT, VT]], Outputs], Handled],
+        *,
+        batch_size: int,
+        transactions: AIOKafkaProducer[Any, Any],
+        **options: Unpack[RunOptions],
+    ) -> None: ...
+    @overload
+    async def run(
+        self,
         handler: Router | ByTopic,
         *,
         batch_size: int | None = ...,
@@ -738,6 +793,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 threads, with a copy of the context variables. A thread cannot be cancelled: its
                 record is not finished before it ends. If it outlasts a rebalance or `run`, the
                 record's next owner processes the record while the thread continues.
+                If its first argument is annotated with a model of pydantic or msgspec, or with a
+                dataclass, it takes the value as this type, and the record second if it has another
+                argument. The value is JSON, or what a deserialiser returns. A tombstone needs
+                ``Order | None``. With `batch_size` it is ``list[Order]``.
                 Several handlers, by topic: a dict of names or patterns, or a `Router`. A list then
                 has records of one handler. If nothing is subscribed or assigned, `run` subscribes
                 to the topics, which must be names.
@@ -807,6 +866,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 hashable with order="key".
             ValueError: A topic that is subscribed or assigned has no handler. Or `stop_on` was
                 passed outside of the main thread.
+            InvalidValueError: A value does not fit the annotation, and there is no `dead_letter`
+                that its record would be written to at once.
             NoHandlerError: A record of another topic without a handler was read.
             IllegalStateError: `run` is already active, or the producer is not started.
             IllegalOperation: With `transactions`: the producer has no transactional_id, or the
@@ -830,7 +891,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
         self._engine.owner.check()
         check_producer("transactions", transactions)
-        handlers = Handlers(handler, 1 if transactions is None else 2, middleware)
+        outputs, takes_lists = int(transactions is not None), batch_size is not None
+        handlers = Handlers(handler, outputs, middleware, takes_lists=takes_lists)
         if self._config.ack_mode == "explicit":
             raise IllegalStateError(
                 'run() acknowledges records itself: leave out ack_mode="explicit"'
@@ -854,7 +916,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         timestamp = None if until is None else until_of(until)
         _ = self._engine.running
         threads = HandlerThreads(lambda: run.is_closing)
-        call = handlers.compose(threads, takes_lists=batch_size is not None)
+        call = handlers.compose(threads)
         run = Run(self._engine.core, call, settings, self._engine.deliver)
         outbox = None if transactions is None else self._new_outbox(transactions, run)
         self._subscribe_to(handlers)

@@ -16,7 +16,7 @@
     │  └─ CorrelationIdError, FrameTooLargeError
     ├─ UnsupportedCodecError, UnsupportedMagicError, DecompressionLimitError,
     │  RecordTooLargeError, DeserializationError                             a record at .tp .offset
-    │  └─ DeserializerUnavailableError
+    │  └─ DeserializerUnavailableError, InvalidValueError
     └─ CommitFailedError, NoOffsetForPartitionError, LogTruncationError …    offsets and groups
        └─ MaxPollIntervalError, BatchRevokedError
     ConsumerStoppedError, IllegalOperation (plain Exceptions, as in aiokafka)
@@ -62,9 +62,10 @@ __all__ = [
     "InvalidReplicationAssignmentError", "InvalidReplicationFactorError", "InvalidRequestError",
     "InvalidRequiredAcksError", "InvalidSessionTimeoutError", "InvalidShareSessionEpochError",
     "InvalidTimestampError", "InvalidTopicError", "InvalidTransactionTimeout", "InvalidTxnState",
-    "InvalidUpdateVersionError", "InvalidVoterKeyError", "KafkaConfigurationError",
-    "KafkaConnectionError", "KafkaError", "KafkaProtocolError", "KafkaStorageError",
-    "KafkaTimeoutError", "KafkaUnavailableError", "LeaderNotAvailableError", "ListenerNotFound",
+    "InvalidUpdateVersionError", "InvalidValueError", "InvalidVoterKeyError",
+    "KafkaConfigurationError", "KafkaConnectionError", "KafkaError", "KafkaProtocolError",
+    "KafkaStorageError", "KafkaTimeoutError", "KafkaUnavailableError", "LeaderNotAvailableError",
+    "ListenerNotFound",
     "LogDirNotFound", "LogTruncationError", "MaxPollIntervalError", "MemberIdRequired",
     "MessageSizeTooLargeError", "MetadataEmptyBrokerList", "MismatchedEndpointTypeError",
     "NewLeaderElectedError", "NoBrokersAvailable", "NoError", "NoHandlerError",

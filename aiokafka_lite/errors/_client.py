@@ -269,6 +269,10 @@ class DeserializerUnavailableError(DeserializationError, retriable=True):
     """A deserialiser failed temporarily. The record is not rejected."""
 
 
+class InvalidValueError(DeserializationError):
+    """A value does not fit the annotation of its handler. ``__cause__`` is the reason."""
+
+
 # --- Offsets and groups --------------------------------------------------------------------
 class NoOffsetForPartitionError(KafkaError):
     """No offset is committed and ``auto_offset_reset`` is "none"."""

@@ -77,3 +77,17 @@ async def send() -> None:
     AIOKafkaProducer(value_serializer=dump, lingers_ms=1)  # type: ignore[call-arg]
     AIOKafkaProducer(linger_ms="1")  # type: ignore[arg-type]
     AIOKafkaProducer(key_serializer=len)  # type: ignore[arg-type]
+
+
+async def handle_number(number: int) -> None:
+    print(number)
+
+
+async def handle_order(order: Order, record: ConsumerRecord[str, Order]) -> None:
+    print(order.amount, record.key)
+
+
+async def run(consumer: AIOKafkaConsumer) -> None:
+    await consumer.run(handle_number)  # type: ignore[arg-type]
+    await consumer.run(handle_order)  # type: ignore[arg-type]
+    await consumer.run({"a": 5})  # type: ignore[dict-item]

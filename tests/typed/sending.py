@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer, Batch, ConsumerRecord, errors
 from aiokafka_lite.errors import CommitFailedError, KafkaError, NotCoordinatorError
 from aiokafka_lite.processing import DeadRecord, Retry, Router
+from tests.typed.program import Order
 
 if TYPE_CHECKING:
     from typing_extensions import assert_type
@@ -141,6 +142,14 @@ async def handle_by_topic(consumer: AIOKafkaConsumer) -> None:
         """Call the handler."""
         await call_next(record)
 
+    async def take(order: Order | None, record: ConsumerRecord[bytes | None, bytes | None]) -> None:
+        """Do nothing."""
+
+    async def take_list(orders: list[Order]) -> None:
+        """Do nothing."""
+
+    await consumer.run(take)
+    await consumer.run(take_list, batch_size=2)
     await consumer.run(handle_in_thread, order=lambda record: record.value, middleware=[around])
     router = Router({"a": handle}, default=handle)
     router.on("b", re.compile("c"))(handle)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -12,9 +13,10 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from aiokafka_lite._arguments import is_list
 from aiokafka_lite.consumer.config import check_handler, check_topics, is_async_callable
-from aiokafka_lite.consumer.processing.handling import Retry
+from aiokafka_lite.consumer.processing.handling import Errors, Retry
 from aiokafka_lite.consumer.processing.threads import HandlerThreads
-from aiokafka_lite.errors import IllegalStateError, NoHandlerError
+from aiokafka_lite.consumer.processing.typed import with_values
+from aiokafka_lite.errors import IllegalStateError, InvalidValueError, NoHandlerError
 from aiokafka_lite.structs import ConsumerRecord
 
 Handler: TypeAlias = Callable[..., Any]
@@ -122,7 +124,14 @@ class Handlers:
         TypeError, ValueError: There is none, or one is no function of so many arguments.
     """
 
-    def __init__(self, given: object, argument_count: int, middleware: object = ()) -> None:
+    def __init__(
+        self,
+        given: object,
+        output_count: int,
+        middleware: object = (),
+        *,
+        takes_lists: bool = False,
+    ) -> None:
         if isinstance(given, Mapping):
             given = Router(given)
         # A copy: the application may change its own while `run` is active.
@@ -130,8 +139,12 @@ class Handlers:
         self._handlers: list[Any] = [given] if self._router is None else self._router.all()
         if not self._handlers:
             raise ValueError(f"handler must have at least one handler, not {given!r}")
+        self._takes_lists = takes_lists
+        self._of_records: list[Any] = []
         for handler in self._handlers:
-            check_handler(handler, argument_count)
+            of_records = with_values(handler, output_count, takes_lists=takes_lists)
+            check_handler(of_records, 1 + output_count)
+            self._of_records.append(of_records)
         self._middleware = _checked(middleware)
 
     def topics_to_subscribe(self, known: Collection[str], *, is_subscribed: bool) -> frozenset[str]:
@@ -160,28 +173,30 @@ class Handlers:
 
     def policy(self, retry: Retry) -> Retry:
         """Return the policy for errors of the application and for those raised here."""
-        if self._router is None and all(map(is_async_callable, self._handlers)):
+        is_direct = self._router is None and all(map(is_async_callable, self._handlers))
+        stop = () if is_direct else (NoHandlerError,)
+        is_typed = any(map(operator.is_not, self._of_records, self._handlers))
+        dead = (InvalidValueError,) if is_typed else ()
+        if not (stop or dead):
             return retry
-        stop = retry.stop if isinstance(retry.stop, tuple) else (retry.stop,)
-        return replace(retry, stop=(*stop, NoHandlerError))
+        return replace(retry, stop=(*_kinds(retry.stop), *stop), dead=(*_kinds(retry.dead), *dead))
 
-    def compose(self, threads: HandlerThreads, *, takes_lists: bool) -> Call:
+    def compose(self, threads: HandlerThreads) -> Call:
         """Return the one call. A single coroutine function is called directly."""
-        call = self._routed(threads, takes_lists=takes_lists)
+        call = self._routed(threads)
         for middleware in reversed(self._middleware):
             call = _around(middleware, call)
         return call
 
-    def _routed(self, threads: HandlerThreads, *, takes_lists: bool) -> Call:
-
-        def call_of(handler: Handler) -> Call:
-            return handler if is_async_callable(handler) else threads.call_of(handler)
-
-        routes = [Route(handler, call_of(handler)) for handler in self._handlers]
+    def _routed(self, threads: HandlerThreads) -> Call:
+        routes = [
+            Route(handler, each if is_async_callable(each) else threads.call_of(each))
+            for handler, each in zip(self._handlers, self._of_records, strict=True)
+        ]
         if self._router is None:
             return routes[0].call
         by_topic = RoutesByTopic(self._router, routes)
-        if takes_lists:
+        if self._takes_lists:
             return partial(_call_with_lists, by_topic)
 
         def call(record: AnyRecord, *outputs: object) -> Awaitable[Any]:
@@ -216,6 +231,10 @@ class RoutesByTopic(dict[str, Route]):
             )
         found = self[topic] = next(each for each in self._routes if each.handler is handler)
         return found
+
+
+def _kinds(errors: Errors) -> tuple[type[BaseException], ...]:
+    return errors if isinstance(errors, tuple) else (errors,)
 
 
 def _checked(middleware: object) -> Sequence[Middleware]:

@@ -109,7 +109,7 @@ def test_a_topic_has_the_handler_of_its_name_then_of_a_pattern_then_the_default(
         (Router(default=5), TypeError, "handler must"),  # type: ignore[arg-type]
     ):
         with pytest.raises(kind, match=words):
-            Handlers(given, 1)
+            Handlers(given, 0)
 
 
 @pytest.mark.real_if_long

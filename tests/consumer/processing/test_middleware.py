@@ -143,6 +143,6 @@ async def test_what_is_no_middleware_is_refused_and_none_costs_nothing() -> None
 
     for middleware in (one, [one], [plain], [None], "ab", {"a": one}, 5, None):
         with pytest.raises(TypeError, match="middleware must"):
-            Handlers(handle, 1, middleware)
+            Handlers(handle, 0, middleware)
     threads = HandlerThreads(lambda: False)
-    assert Handlers(handle, 1).compose(threads, takes_lists=False) is handle
+    assert Handlers(handle, 0).compose(threads) is handle
