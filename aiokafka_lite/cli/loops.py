@@ -48,11 +48,16 @@ def new_event_loop(kind: LoopKind) -> asyncio.AbstractEventLoop:
     return loop
 
 
-def run(main: Coroutine[object, None, T], kind: LoopKind = LoopKind.ASYNCIO) -> T:
+def run(
+    main: Coroutine[object, None, T],
+    kind: LoopKind = LoopKind.ASYNCIO,
+    *,
+    handles_signals: bool = True,
+) -> T:
     """Run `main` to its end on a new loop.
 
-    The first SIGINT or SIGTERM cancels `main`, which raises Interrupted after closing everything. A
-    second one has its usual effect.
+    With `handles_signals`, the first SIGINT or SIGTERM cancels `main`, which raises Interrupted
+    after closing everything. A second one has its usual effect.
     """
     try:
         loop = new_event_loop(kind)
@@ -70,7 +75,8 @@ def run(main: Coroutine[object, None, T], kind: LoopKind = LoopKind.ASYNCIO) -> 
             received.append(number)
             task.cancel()
 
-        signals.take(lambda number: loop.call_soon_threadsafe(cancel, number))
+        if handles_signals:
+            signals.take(lambda number: loop.call_soon_threadsafe(cancel, number))
         try:
             return loop.run_until_complete(task)
         except asyncio.CancelledError:

@@ -71,6 +71,9 @@ SECTIONS: Final[dict[str, Sequence[Command]]] = {
         ),
         Command("replay", "write dead letters back to their original topics: dlq replay", "dlq"),
     ),
+    "process records": (
+        Command("run", "call a Python function for every record, in several processes", "run"),
+    ),
     "for the shell": (Command("completion", "print a shell's completion script", "main"),),
     "a broker for tests": (Command("broker", "run the embedded broker until Ctrl-C", "broker"),),
 }
@@ -157,7 +160,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def run() -> int:
         options, rest = build_parser(*words).parse_known_args(arguments)
-        if rest:
+        # argparse finds no `TOPIC ...` after options if an argument precedes these.
+        if "later" in options and not any(each.startswith("-") for each in rest):
+            getattr(options, options.later).extend(rest)
+        elif rest:
             raise UsageError(f"unrecognized arguments: {' '.join(rest)}")
         if options.command is None:
             print(overview())

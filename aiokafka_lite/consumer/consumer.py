@@ -15,7 +15,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AsyncExitStack
-from functools import cached_property, partial
+from functools import cached_property
 from types import MappingProxyType, TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -924,8 +924,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         if until is not None:
             bounds = RunBounds(self._engine.core, self, timestamp, self._is_settled)
             run.end_at(bounds)
-        stop = partial(self._stop, is_clean=True)
-        async with Draining(signals, stop, run, self._config), AsyncExitStack() as stack:
+        async with Draining(signals, self.stop, run, self._config), AsyncExitStack() as stack:
             stack.callback(threads.close)
             # Records whose dead letters are written at the end are still finished.
             stack.enter_context(run.opened())

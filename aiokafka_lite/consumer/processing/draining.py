@@ -48,7 +48,9 @@ def signals_of(stop_on: object) -> tuple[int, ...]:
         task = asyncio.current_task()
         return () if task is None else free_signals(task)
     if isinstance(stop_on, str) or not isinstance(stop_on, Iterable):
-        raise TypeError(f'stop_on must be signals, () for none, or "default", not {stop_on!r}')
+        raise TypeError(
+            f'stop_on must be signals, such as (signal.SIGTERM,), or "default", not {stop_on!r}'
+        )
     given = tuple(dict.fromkeys(stop_on))
     for each in given:
         if not is_int(each):

@@ -121,20 +121,30 @@ HELP: Final[Mapping[str, str]] = {
     "the client exceeded a quota.",
 }
 Rows = Sequence[Mapping[str, object]]
+_NONE: Final = Metric("none", "", "unknown")
 
 
 def render(
     metrics: Mapping[str, object], verdict: str, everywhere: Mapping[str, str] | None = None
 ) -> bytes:
     """Return metrics as text, all with the labels `everywhere`. Any thread may call it."""
-    collected = list(families(metrics, verdict))
-    if everywhere:
-        for family in collected:
-            family.samples = [
-                sample._replace(labels={**everywhere, **sample.labels}) for sample in family.samples
-            ]
+    return render_all([(everywhere or {}, metrics, verdict)])
+
+
+def render_all(
+    consumers: Iterable[tuple[Mapping[str, str], Mapping[str, object], str]],
+) -> bytes:
+    """As `render`, for several consumers with different labels."""
+    collected: dict[str, Metric] = {}
+    for everywhere, metrics, verdict in consumers:
+        for family in families(metrics, verdict):
+            samples = family.samples
+            if everywhere:
+                samples = [each._replace(labels={**everywhere, **each.labels}) for each in samples]
+            family.samples = [*collected.get(family.name, _NONE).samples, *samples]
+            collected[family.name] = family
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(collected))
+    registry.register(_Collected(list(collected.values())))
     return generate_latest(registry)
 
 

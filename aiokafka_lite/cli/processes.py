@@ -1,0 +1,384 @@
+"""Several processes of the command `run`: one starts, watches, restarts and stops the others.
+
+Each process is spawned, and is a static member of the group. It sends reports over a pipe, and
+notices by the pipe's end that the first process has died. It ignores SIGTERM and SIGINT, which a
+terminal or systemd sends to all processes: the first process forwards them as `STOP`.
+
+=======  =====================================================================================
+signal   effect in the first process
+=======  =====================================================================================
+first    `STOP` to each process, which drains. After `KILL_S`, processes that remain are killed
+second   `STOP` again, which cancels the handlers
+third    the processes are killed
+=======  =====================================================================================
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import importlib
+import json
+import logging
+import math
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
+
+from aiokafka_lite._signals import StopSignals, name_of
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.cli import loops
+from aiokafka_lite.cli.problems import CommandError, plain_text
+from aiokafka_lite.cli.run import FORMAT, consumer_of, handle_all, is_of_arguments, load
+from aiokafka_lite.consumer.processing.draining import DRAIN_S
+from aiokafka_lite.errors import ConsumerStoppedError
+
+if TYPE_CHECKING:
+    from aiokafka_lite import AIOKafkaConsumer
+    from aiokafka_lite.processing import RunSummary
+
+log = logging.getLogger(__name__)
+
+# None on Windows, which cannot send it to one process.
+STOP: Final[int | None] = getattr(signal, "SIGUSR1", None)
+# Longer than a process takes to drain.
+KILL_S: Final = DRAIN_S + 3
+FIRST_DELAY_S: Final = 0.5
+LAST_DELAY_S: Final = 30.0
+# A process that ran this long before it failed is restarted after the first delay.
+HEALTHY_AFTER_S: Final = 60.0
+# So often a process may end in a row before it was able to report anything.
+MOST_UNHEARD: Final = 5
+# How often signals, ends of processes and due restarts are looked for, and between reports.
+LOOK_S: Final = 0.2
+REPORT_S: Final = 1.0
+
+
+class Report(NamedTuple):
+    """The state of one process's consumer."""
+
+    health: dict[str, Any]
+    metrics: dict[str, Any]
+
+
+class Failed(NamedTuple):
+    """A process ends by an error. `is_permanent`: a restart would not help."""
+
+    text: str
+    is_permanent: bool
+
+
+class Done(NamedTuple):
+    """A process has reached its end (`--until end`)."""
+
+    summary: RunSummary
+
+
+Message: TypeAlias = "Report | Failed | Done"
+
+
+# --- A spawned process ------------------------------------------------------------------------
+def work(options: argparse.Namespace, number: int, connection: Connection) -> None:
+    """Run in a spawned process."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    logging.basicConfig(format=f"[{number}] {FORMAT}", level=options.log_level.upper(), force=True)
+    threading.Thread(target=_end_with_parent, args=[connection], daemon=True).start()
+    try:
+        handler = load(options.handler)
+    except CommandError as error:
+        _send(connection, Failed(plain_text(error), is_permanent=True))
+        sys.exit(1)
+    main = _handle(options, number, handler, connection)
+    sys.exit(loops.run(main, options.loop, handles_signals=False))
+
+
+_sending: Final = threading.Lock()
+
+
+def _send(connection: Connection, message: Message) -> None:
+    with _sending, contextlib.suppress(BrokenPipeError):
+        connection.send(message)
+
+
+def _end_with_parent(connection: Connection) -> None:
+    """Stop as soon as the first process has died."""
+    with contextlib.suppress(EOFError, OSError):
+        connection.recv()
+    log.warning("the first process has died: this one stops")
+    os.kill(os.getpid(), STOP or signal.SIGTERM)
+
+
+async def _handle(
+    options: argparse.Namespace, number: int, handler: object, connection: Connection
+) -> int:
+    consumer = consumer_of(options, number)
+    reporting = TaskScope("reports")
+    has_begun = False
+    try:
+        async with consumer:
+            has_begun = True
+            reporting.spawn(_report(consumer, connection), name="report")
+            summary = await handle_all(consumer, handler, options, stop_on=(STOP,))
+    except ConsumerStoppedError:
+        return 0
+    except Exception as error:
+        is_permanent = isinstance(error, (TypeError, ValueError)) and is_of_arguments(consumer)
+        if not is_permanent:
+            log.exception("the process ends, because run() has failed")
+        text = f"{type(error).__name__}: {plain_text(error)}"
+        _send(connection, Failed(text, is_permanent=has_begun and is_permanent))
+        return 1
+    finally:
+        await reporting.close()
+    if summary is not None and summary.is_complete:
+        _send(connection, Done(summary))
+    return 0
+
+
+async def _report(consumer: AIOKafkaConsumer, connection: Connection) -> NoReturn:
+    while True:
+        report = Report(dataclasses.asdict(consumer.health()), consumer.metrics())
+        # In a thread: the first process may be slow to read.
+        await asyncio.to_thread(_send, connection, report)
+        await asyncio.sleep(REPORT_S)
+
+
+# --- The first process ------------------------------------------------------------------------
+class Worker:
+    """One process after the other, with the same number."""
+
+    def __init__(self, options: argparse.Namespace, number: int) -> None:
+        self._options, self.number = options, number
+        self.process: BaseProcess | None = None
+        self._connection: Connection | None = None
+        self.report: Report | None = None
+        self.failed: Failed | None = None
+        self.done: Done | None = None
+        self.starts_at = self._started_at = 0.0
+        self.start_count = self._failure_count = self._unheard_count = 0
+
+    def start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        self.process = context.Process(
+            target=work, args=(self._options, self.number, theirs), name=f"run-{self.number}"
+        )
+        self.process.start()
+        theirs.close()
+        self._connection = ours
+        self.report = self.failed = None
+        self._started_at = time.monotonic()
+        self.start_count += 1
+
+    @property
+    def waited_for(self) -> Iterator[Any]:
+        if self.process is not None and self._connection is not None:
+            yield self.process.sentinel
+            yield self._connection
+
+    def look(self, *, is_stopping: bool) -> None:
+        """Read messages, and note the process's end."""
+        process, connection = self.process, self._connection
+        if process is None or connection is None:
+            return
+        is_alive = process.is_alive()  # before the last messages are read
+        with contextlib.suppress(EOFError, OSError):
+            while connection.poll():
+                self._take(connection.recv())
+        if is_alive:
+            return
+        code = process.exitcode
+        process.join()
+        connection.close()
+        self.process = self._connection = None
+        if self.done is not None or is_stopping:
+            return
+        now = time.monotonic()
+        if now - self._started_at > HEALTHY_AFTER_S:
+            self._failure_count = 0
+        delay_s = min(FIRST_DELAY_S * 2**self._failure_count, LAST_DELAY_S)
+        self._failure_count += 1
+        self._unheard_count = 0 if self.report or self.failed else self._unheard_count + 1
+        self.starts_at = now + delay_s
+        reason = f"exit code {code}" if self.failed is None else self.failed.text
+        if self._unheard_count >= MOST_UNHEARD:
+            self.failed = Failed(f"it ended {MOST_UNHEARD} times ({reason})", is_permanent=True)
+        if self.failed is None or not self.failed.is_permanent:
+            log.error(
+                "process %d ended (%s), and starts again in %g s", self.number, reason, delay_s
+            )
+
+    def _take(self, message: Message) -> None:
+        match message:
+            case Report():
+                self.report = message
+            case Failed():
+                self.failed = message
+            case Done():
+                self.done = message
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.pid is not None and STOP is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, STOP)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+
+
+class Supervisor:
+    """Runs the command in several processes."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        if STOP is None:
+            raise CommandError("--processes needs a signal that Windows lacks: start it N times")
+        self._options = options
+        self.workers = [Worker(options, number) for number in range(options.processes)]
+        self._received: list[int] = []
+        self._kills_at = math.inf
+        self._killed_count = 0
+
+    def run(self) -> int:
+        signals = StopSignals()
+        signals.take(self._received.append)
+        heeded = 0
+        try:
+            with _serving(self._options.web, self.workers):
+                while not self._is_over():
+                    self._start_due()
+                    wait([each for worker in self.workers for each in worker.waited_for], LOOK_S)
+                    for number in self._received[heeded:]:
+                        heeded += 1
+                        self._heed(number, heeded)
+                    if time.monotonic() >= self._kills_at:
+                        self._kill(f"they have not ended in {KILL_S:g} s")
+                    for worker in self.workers:
+                        worker.look(is_stopping=bool(heeded))
+        finally:
+            signals.give_back()
+            for worker in self.workers:
+                worker.kill()
+        return self._code()
+
+    def _is_over(self) -> bool:
+        if any(each.failed is not None and each.failed.is_permanent for each in self.workers):
+            return True
+        is_stopping = bool(self._received)
+        return all(
+            each.process is None and (is_stopping or each.done is not None) for each in self.workers
+        )
+
+    def _start_due(self) -> None:
+        for each in self.workers:
+            is_due = each.process is None and each.done is None
+            if is_due and not self._received and time.monotonic() >= each.starts_at:
+                each.start()
+
+    def _heed(self, number: int, count: int) -> None:
+        if count == 1:
+            log.info("%s: %d processes stop", name_of(number), len(self.workers))
+            self._kills_at = time.monotonic() + KILL_S
+        if count <= 2:
+            for each in self.workers:
+                each.stop()
+        else:
+            self._kill(f"{name_of(number)} was received {count} times")
+
+    def _kill(self, reason: str) -> None:
+        self._kills_at = math.inf
+        left = [each for each in self.workers if each.process is not None]
+        if left:
+            log.error("processes %s are killed: %s", [each.number for each in left], reason)
+        self._killed_count += len(left)
+        for each in left:
+            each.kill()
+
+    def _code(self) -> int:
+        for each in self.workers:
+            if each.failed is not None and each.failed.is_permanent:
+                raise CommandError(f"process {each.number}: {each.failed.text}")
+        for each in self.workers:
+            if each.done is not None:
+                print(f"[{each.number}] {each.done.summary}")
+        if self._killed_count or len(self._received) > 1 or signal.SIGINT in self._received[:1]:
+            return 128 + self._received[0]
+        return 0
+
+
+# --- /health and /metrics ---------------------------------------------------------------------
+@contextlib.contextmanager
+def _serving(address: tuple[str, int] | None, workers: Sequence[Worker]) -> Iterator[None]:
+    """Serve the state of all processes in a thread."""
+    if address is None:
+        yield
+        return
+
+    class Requests(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, kind, body = _answer(self.path, workers)
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    try:
+        server = ThreadingHTTPServer(address, Requests)
+    except OSError as error:
+        raise CommandError(f"cannot listen on {address[0]}:{address[1]}: {error}") from error
+    server.daemon_threads = True
+    print(f"health: http://{address[0]}:{server.server_address[1]}/health", file=sys.stderr)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _answer(path: str, workers: Sequence[Worker]) -> tuple[int, str, bytes]:
+    reports = {each.number: each.report for each in workers}
+    if path == "/health":
+        states = [
+            {
+                "process": each.number,
+                "restarts": max(0, each.start_count - 1),
+                **(each.report.health if each.report else {"verdict": "starting"}),
+            }
+            for each in workers
+        ]
+        found = {str(each["verdict"]) for each in states}
+        verdict = min(found) if len(found) == 1 else "degraded"
+        body = json.dumps({"verdict": verdict, "processes": states}).encode()
+        return 503 if verdict == "dead" else 200, "application/json", body
+    if path == "/metrics":
+        try:
+            # By name: extras are above the commands.
+            prometheus = importlib.import_module("aiokafka_lite.extras.web.prometheus")
+        except ModuleNotFoundError:
+            return 501, "text/plain", b"pip install 'aiokafka-lite[web]'\n"
+        shown = [
+            (
+                {**prometheus.labels_of(report.metrics), "process": str(number)},
+                report.metrics,
+                report.health["verdict"],
+            )
+            for number, report in reports.items()
+            if report is not None
+        ]
+        return 200, prometheus.CONTENT_TYPE, prometheus.render_all(shown)
+    return 404, "text/plain", b"there are /health and /metrics\n"

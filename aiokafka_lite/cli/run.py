@@ -1,0 +1,238 @@
+"""The command `run`: a consumer's handlers as a program, in one process or several."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import socket
+import sys
+import traceback
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+from aiokafka_lite._settings import nearest
+from aiokafka_lite.cli import loops
+from aiokafka_lite.cli.arguments import (
+    Subparsers,
+    add_arguments,
+    host_and_port,
+    new_parser,
+    positive_int,
+    positive_seconds,
+)
+from aiokafka_lite.cli.connecting import add_options, connecting
+from aiokafka_lite.cli.problems import CommandError, MissingExtraError, UsageError
+
+if TYPE_CHECKING:
+    from aiokafka_lite import AIOKafkaConsumer
+    from aiokafka_lite.processing import RunSummary
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+FORMAT: Final = "%(levelname)s %(name)s: %(message)s"
+
+_HANDLER: Final = (
+    "the handler: an async function of a record, a dict of them by topic, or a Router. The module "
+    "is searched in the current directory, too"
+)
+_OPTIONS: Final = """
+-g, --group GROUP  the group that commits the offsets of finished records
+--start WHERE
+  where the group starts without committed offsets: earliest or latest (default: %(default)s)
+--isolation-level LEVEL
+  read_committed omits the records of open and aborted transactions (default: %(default)s)
+--concurrency N  the most concurrent calls of the handler in a process (default: %(default)s)
+--order ORDER
+  what is processed one after the other: the records of a key, of a partition, or none (default:
+  %(default)s)
+--batch-size N  call the handler with lists of up to N records
+--handler-timeout SECONDS  cancel handler calls that take longer, which counts as a failure
+--retry N  the attempts per record (default: %(default)s)
+--dead-letter TOPIC
+  write records without attempts left to this topic (default: stop with the handler's error)
+--until WHERE  end: process the records that there are now, print a summary, and exit
+--processes N  how many processes share the group's partitions (default: %(default)s)
+--name NAME
+  a name under which the program restarts: its processes have the group instance ids NAME-0 and so
+  on, and keep their partitions while it restarts (default with several processes: the host's name,
+  and they leave the group at the end)
+--web HOST:PORT  serve /health and /metrics, and for a single process the consumer's page
+--log-level LEVEL  debug, info, warning or error (default: %(default)s)
+--loop NAME  the event loop to run on: asyncio or uvloop (default: %(default)s)
+"""
+
+
+def add_run(subparsers: Subparsers) -> None:
+    parser = new_parser(
+        subparsers,
+        "run",
+        run,
+        "Call a handler for every record of topics, with retries and dead letters, until SIGTERM "
+        "or Ctrl-C.\nThen no further records are processed, running handlers may finish, and "
+        "offsets are committed. A second\nsignal cancels the handlers.",
+        "examples:\n"
+        "  aiokafka-lite run billing:handle orders --group billing\n"
+        "  aiokafka-lite run billing:handle orders -g billing --processes 4 --retry 5 "
+        "--dead-letter dlq\n"
+        "  aiokafka-lite run billing:router -g backfill --until end\n",
+    )
+    parser.add_argument("handler", metavar="MODULE:HANDLER", help=_HANDLER)
+    parser.add_argument(
+        "topics", nargs="*", metavar="TOPIC", help="topics (default: those of a dict or Router)"
+    )
+    add_arguments(
+        parser,
+        _OPTIONS,
+        start=("earliest", "latest"),
+        isolation_level=("read_uncommitted", "read_committed"),
+        concurrency=positive_int,
+        order=("key", "partition", "none"),
+        batch_size=positive_int,
+        handler_timeout=positive_seconds,
+        retry=positive_int,
+        until=("end",),
+        processes=positive_int,
+        web=host_and_port,
+        log_level=LEVELS,
+        loop=loops.loop_kind,
+    )
+    parser.set_defaults(
+        later="topics",
+        start="earliest",
+        isolation_level="read_uncommitted",
+        concurrency=100,
+        order="key",
+        retry=1,
+        processes=1,
+        log_level="info",
+        loop=loops.LoopKind.ASYNCIO,
+    )
+    add_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.group is None:
+        raise UsageError("give the group that commits offsets: --group GROUP")
+    logging.getLogger().setLevel(options.log_level.upper())
+    checked = connecting(options)  # also asks for a password, once for all processes
+    if checked.login is not None and checked.login.password is not None:
+        options.password = checked.login.password.reveal().decode()
+    if options.processes > 1:
+        from aiokafka_lite.cli.processes import Supervisor
+
+        return Supervisor(options).run()
+    handler = load(options.handler)
+    summary = loops.run(_work_alone(options, handler), options.loop, handles_signals=False)
+    if summary is not None:
+        print(summary)
+    return 0
+
+
+def load(text: str) -> object:
+    """Import a handler, `module:name`.
+
+    Raises:
+        UsageError: The text has another form.
+        CommandError: There is no such module or name, or its import has failed.
+    """
+    module_name, colon, name = text.partition(":")
+    if not (module_name and colon and name):
+        raise UsageError(f"{text!r} is not a handler: write MODULE:HANDLER, such as billing:handle")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found: object = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise _import_failed(module_name, error) from error
+        raise CommandError(
+            f"there is no module {error.name} in {os.getcwd()} or among the installed packages"
+        ) from error
+    except Exception as error:
+        raise _import_failed(module_name, error) from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise CommandError(f"{module_name} has no {name}{nearest(part, dir(found))}")
+        found = getattr(found, part)
+    return found
+
+
+def _import_failed(name: str, error: Exception) -> CommandError:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{last.filename}, line {last.lineno}"
+    if isinstance(error, SyntaxError):
+        place = f"{error.filename}, line {error.lineno}"
+    return CommandError(f"cannot import {name}: {type(error).__name__}: {error} ({place})")
+
+
+# --- A process ------------------------------------------------------------------------------
+def consumer_of(options: argparse.Namespace, number: int) -> AIOKafkaConsumer:
+    """Create the consumer of a process. Processes of a named program stay in the group."""
+    from aiokafka_lite import AIOKafkaConsumer
+    from aiokafka_lite.consumer.processing.draining import DRAIN_S
+
+    class LeavingConsumer(AIOKafkaConsumer[Any, Any]):
+        """A static member that leaves the group when it is stopped."""
+
+        async def stop(self, timeout: float = DRAIN_S, *, leave: bool | None = True) -> Any:
+            return await super().stop(timeout, leave=leave)
+
+    is_named, is_static = options.name is not None, options.processes > 1
+    consumer = connecting(options).member(
+        AIOKafkaConsumer if is_named or not is_static else LeavingConsumer,
+        group_id=options.group,
+        group_instance_id=f"{options.name or socket.gethostname()}-{number}"
+        if is_named or is_static
+        else None,
+        auto_offset_reset=options.start,
+        isolation_level=options.isolation_level,
+    )
+    if options.topics:
+        consumer.subscribe(options.topics)
+    return consumer
+
+
+async def handle_all(
+    consumer: AIOKafkaConsumer, handler: Any, options: argparse.Namespace, **more: Any
+) -> RunSummary | None:
+    run: Any = consumer.run  # overloads cannot tell what the handler is
+    summary: RunSummary | None = await run(
+        handler,
+        concurrency=options.concurrency,
+        order=None if options.order == "none" else options.order,
+        batch_size=options.batch_size,
+        timeout_s=options.handler_timeout,
+        retry=options.retry,
+        dead_letter=options.dead_letter,
+        until=options.until,
+        **more,
+    )
+    return summary
+
+
+async def _work_alone(options: argparse.Namespace, handler: object) -> RunSummary | None:
+    consumer = consumer_of(options, 0)
+    async with AsyncExitStack() as stack:
+        if options.web is not None:
+            # By name: extras are above the commands.
+            web = importlib.import_module("aiokafka_lite.extras.web")
+            host, port = options.web
+            try:
+                url: str = await stack.enter_async_context(
+                    web.serve(consumer, host=host, port=port)
+                )
+            except ModuleNotFoundError as error:
+                raise MissingExtraError(error.name or "aiohttp", extra="web") from error
+            print(f"page: {url}", file=sys.stderr)
+        await stack.enter_async_context(consumer)
+        try:
+            return await handle_all(consumer, handler, options)
+        except (TypeError, ValueError) as error:
+            if is_of_arguments(consumer):
+                raise CommandError(f"{options.handler}: {error}") from error
+            raise
+
+
+def is_of_arguments(consumer: AIOKafkaConsumer) -> bool:
+    """Whether an error of `run` was not a handler's."""
+    return consumer.metrics()["processing_failed_total"] == 0

@@ -1,0 +1,261 @@
+"""`aiokafka-lite run`, as processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+import urllib.error
+import urllib.request
+from asyncio.subprocess import PIPE, Process
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite._compat import timeout
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.cli.problems import CommandError, UsageError
+from aiokafka_lite.cli.run import load
+from aiokafka_lite.structs import TopicPartition
+from tests.support.cluster import KafkaHandle, unique
+from tests.support.for_each import for_each
+from tests.support.ports import free_port
+from tests.support.programs import started
+
+PATIENCE_S = 60.0
+ROOT = Path(__file__).parents[2]
+HANDLERS = """
+import asyncio, os
+
+def say(*words):
+    os.write(1, (" ".join(map(str, (os.getpid(), *words))) + "\\n").encode())
+
+async def handle(record):
+    say("began", record.partition, record.offset)
+    await asyncio.sleep(0.05)
+    say("ended", record.partition, record.offset)
+
+async def slow(record):
+    say("began", record.partition, record.offset)
+    try:
+        await asyncio.sleep(600)
+    finally:
+        say("cancelled", record.partition, record.offset)
+
+async def fail(record):
+    raise LookupError("of the handler")
+
+nothing = None
+
+class Inner:
+    by_topic = {}
+"""
+
+
+@pytest.fixture
+async def embedded() -> AsyncIterator[KafkaHandle]:
+    # A killed static member of KIP-848 keeps its partitions for one session.
+    async with Broker(group_consumer_session_timeout_ms=6_000) as broker:
+        yield KafkaHandle("embedded", broker.bootstrap_servers)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "handlers_of_run.py").write_text(HANDLERS)
+    (tmp_path / "broken_of_run.py").write_text("\nimport not_installed\n")
+    (tmp_path / "wrong_of_run.py").write_text("def (\n")
+    return tmp_path
+
+
+class Command:
+    """The command, and the lines that it has written so far."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.lines: list[str] = []
+
+    async def until(self, pattern: str, count: int = 1) -> None:
+        """Read lines until so many match."""
+        while sum(bool(re.search(pattern, each)) for each in self.lines) < count:
+            assert await self.read(), f"{pattern!r} is not in {self.lines}"
+
+    async def read(self) -> bool:
+        assert self.process.stdout is not None
+        line = await self.process.stdout.readline()
+        self.lines.append(line.decode().strip())
+        return bool(line)
+
+    async def rest(self) -> int:
+        assert self.process.stdout is not None
+        self.lines += (await self.process.stdout.read()).decode().splitlines()
+        return await self.process.wait()
+
+    def records(self, word: str) -> dict[int, Counter[tuple[int, int]]]:
+        """Return how often each record was handled, by process."""
+        found: dict[int, Counter[tuple[int, int]]] = {}
+        for each in self.lines:
+            if match := re.fullmatch(rf"(\d+) {word} (\d+) (\d+)", each):
+                pid, partition, offset = map(int, match.groups())
+                found.setdefault(pid, Counter())[partition, offset] += 1
+        return found
+
+
+@asynccontextmanager
+async def command(kafka: KafkaHandle, folder: Path, *arguments: str) -> AsyncIterator[Command]:
+    async with timeout(PATIENCE_S), started(
+        sys.executable, "-m", "aiokafka_lite", "run", *arguments, "-b", kafka.bootstrap_servers,
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=PIPE, stderr=asyncio.subprocess.STDOUT,
+    ) as process:  # fmt: skip
+        yield Command(process)
+
+
+async def topic_of(kafka: KafkaHandle, count: int, partitions: int = 4) -> str:
+    topic = await kafka.create_topic(unique("run"), partitions)
+    for partition in range(partitions):
+        values = [(b"k%d" % (n % 5), b"%d" % n) for n in range(count)]
+        await kafka.produce(topic, partition, values)
+    return topic
+
+
+async def committed(kafka: KafkaHandle, topic: str, partitions: int = 4) -> list[int | None]:
+    consumer = AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap_servers, group_id=topic)
+    async with consumer:
+        return [await consumer.committed(TopicPartition(topic, n)) for n in range(partitions)]
+
+
+async def test_one_process_drains_at_sigterm(embedded: KafkaHandle, folder: Path) -> None:
+    topic = await topic_of(embedded, 20)
+    async with command(embedded, folder, "handlers_of_run:handle", "-g", topic, topic) as running:
+        await running.until("ended", 5)
+        running.process.send_signal(signal.SIGTERM)
+        assert await running.rest() == 0
+        ended = sum(running.records("ended").values(), Counter())
+        assert running.records("began") == running.records("ended")
+    assert sum(each or 0 for each in await committed(embedded, topic)) <= len(ended) <= 80
+    async with command(
+        embedded, folder, "handlers_of_run:handle", "-g", topic, topic, "--until", "end"
+    ) as running:
+        assert await running.rest() == 0
+        assert f"{80 - len(ended)} of {80 - len(ended)} records finished" in running.lines[-1]
+    assert await committed(embedded, topic) == [20] * 4
+
+
+async def test_a_killed_process_starts_again_and_no_record_is_lost(
+    embedded: KafkaHandle, folder: Path
+) -> None:
+    topic, port = await topic_of(embedded, 60), free_port()
+    async with command(
+        embedded, folder, "handlers_of_run:handle", topic, "-g", topic, "--processes", "2",
+        "--concurrency", "2", "--web", f"127.0.0.1:{port}",
+    ) as running:  # fmt: skip
+        while len(running.records("ended")) < 2:
+            assert await running.read()
+        killed, healthy = running.records("ended")
+        os.kill(killed, signal.SIGKILL)
+        await running.until(r"ended \(exit code -9\), and starts again in 0.5 s")
+        while len(seen := set().union(*running.records("ended").values())) < 240:
+            assert await running.read(), running.lines
+        assert len(seen) == 240
+        assert set(running.records("ended")[healthy].values()) == {1}
+        await asyncio.sleep(1.5)
+        status, body = await asyncio.to_thread(get, port, "/health")
+        health = json.loads(body)
+        assert (status, [each["restarts"] for each in health["processes"]].count(1)) == (200, 1)
+        status, body = await asyncio.to_thread(get, port, "/metrics")
+        assert 'process="0"' in body
+        assert body.count("# TYPE aiokafka_lite_records_total counter") == 1
+        running.process.send_signal(signal.SIGTERM)
+        assert await running.rest() == 0
+    assert await committed(embedded, topic) == [60] * 4
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
+        return answer.status, answer.read().decode()
+
+
+async def test_processes_end_at_the_ends_and_print_what_they_did(
+    embedded: KafkaHandle, folder: Path
+) -> None:
+    topic = await topic_of(embedded, 10)
+    async with command(
+        embedded, folder, "handlers_of_run:handle", topic, "-g", topic, "--processes", "2",
+        "--until", "end",
+    ) as running:  # fmt: skip
+        assert await running.rest() == 0
+    found = [re.search(r"^\[\d\] (\d+) of \1 records", each) for each in running.lines[-2:]]
+    assert sum(int(each[1]) for each in found if each) == 40
+    assert await committed(embedded, topic) == [10] * 4
+
+
+@pytest.mark.parametrize("ending", ["again", "killed"])
+async def test_a_second_signal_cancels_and_no_process_outlives_the_first(
+    embedded: KafkaHandle, folder: Path, ending: str
+) -> None:
+    topic = await topic_of(embedded, 2)
+    async with command(
+        embedded, folder, "handlers_of_run:slow", topic, "-g", topic, "--processes", "2"
+    ) as running:
+        await running.until("began", 4)
+        if ending == "killed":
+            running.process.kill()
+            await running.until("handlers are running")
+            for pid in running.records("began"):
+                os.kill(pid, signal.SIGUSR1)  # as the second signal
+        else:
+            running.process.send_signal(signal.SIGTERM)
+            await running.until("handlers are running")
+            running.process.send_signal(signal.SIGTERM)
+        await running.until("cancelled", 4)
+        code = await running.rest()  # all processes have closed the output
+    assert code == (143 if ending == "again" else -signal.SIGKILL)
+
+
+async def test_a_failed_handler_starts_its_process_again_and_a_wrong_one_ends_the_command(
+    embedded: KafkaHandle, folder: Path
+) -> None:
+    topic = await topic_of(embedded, 2, 1)
+    two = ("-g", topic, "--processes", "2")
+    async with command(embedded, folder, "handlers_of_run:fail", topic, *two) as running:
+        await running.until(r"ended \(LookupError: of the handler\), and starts again in 0.5 s")
+        await running.until(r"and starts again in 1 s")
+        running.process.send_signal(signal.SIGINT)
+        assert await running.rest() == 130
+    for handler, text in (
+        ("broken_of_run:handle", "cannot import broken_of_run: ModuleNotFoundError"),
+        ("handlers_of_run:nothing", "handler must be"),
+    ):
+        for more in (two, ("-g", topic)):
+            async with command(embedded, folder, handler, topic, *more) as running:
+                assert await running.rest() == 1
+                assert text in running.lines[-1]
+
+
+@for_each(
+    [
+        ("handle", UsageError, "write MODULE:HANDLER"),
+        (":handle", UsageError, "write MODULE:HANDLER"),
+        ("missing_of_run:handle", CommandError, "there is no module missing_of_run in"),
+        ("handlers_of_run.sub:handle", CommandError, "there is no module handlers_of_run.sub"),
+        ("broken_of_run:handle", CommandError, "'not_installed' .*broken_of_run.py, line 2"),
+        ("wrong_of_run:handle", CommandError, "SyntaxError.*wrong_of_run.py, line 1"),
+        ("handlers_of_run:handel", CommandError, "has no handel; did you mean handle?"),
+        ("handlers_of_run:Inner.nothing", CommandError, "has no Inner.nothing"),
+    ]
+)
+def test_handlers_that_cannot_be_imported(
+    given: str, kind: type[Exception], text: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(kind, match=text):
+        load(given)
+    assert load("handlers_of_run:Inner.by_topic") == {}
