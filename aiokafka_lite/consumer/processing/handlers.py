@@ -7,13 +7,14 @@ import operator
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from aiokafka_lite._arguments import is_list
 from aiokafka_lite.consumer.config import check_handler, check_topics, is_async_callable
 from aiokafka_lite.consumer.processing.handling import Errors, Retry
+from aiokafka_lite.consumer.processing.lists import ListOf
 from aiokafka_lite.consumer.processing.threads import HandlerThreads
 from aiokafka_lite.consumer.processing.typed import with_values
 from aiokafka_lite.errors import IllegalStateError, InvalidValueError, NoHandlerError
@@ -196,23 +197,35 @@ class Handlers:
         if self._router is None:
             return routes[0].call
         by_topic = RoutesByTopic(self._router, routes)
-        if self._takes_lists:
-            return partial(_call_with_lists, by_topic)
 
         def call(record: AnyRecord, *outputs: object) -> Awaitable[Any]:
             return by_topic[record.topic].call(record, *outputs)
 
-        return call
+        def call_with_list(records: Sequence[AnyRecord], *outputs: object) -> Awaitable[Any]:
+            return by_topic[records[0].topic].call(records, *outputs)
+
+        return call_with_list if self._takes_lists else call
+
+    def lists(self) -> ListOf | None:
+        """Return a function that returns the same for topics whose records may share a list."""
+        router = self._router
+        if router is None or not self._takes_lists:
+            return None
+
+        @cache
+        def list_of(topic: str) -> int | None:
+            found = router.find(topic)
+            numbers = (number for number, each in enumerate(self._handlers) if each is found)
+            return next(numbers, None)
+
+        return list_of
 
 
-class Route:
-    """A handler, and how it is called. Hashable, which the handler may not be."""
+class Route(NamedTuple):
+    """A handler, and how it is called."""
 
-    __slots__ = ("call", "handler")
-
-    def __init__(self, handler: Handler, call: Call) -> None:
-        self.handler: Final = handler
-        self.call: Final = call
+    handler: Handler
+    call: Call
 
 
 class RoutesByTopic(dict[str, Route]):
@@ -264,13 +277,3 @@ def _around(middleware: Middleware, call: Call) -> Call:
             await middleware(given, call)
 
     return call_around
-
-
-async def _call_with_lists(
-    by_topic: RoutesByTopic, records: list[AnyRecord], *outputs: object
-) -> None:
-    lists: dict[Route, list[AnyRecord]] = {}
-    for record in records:
-        lists.setdefault(by_topic[record.topic], []).append(record)
-    for route, own in lists.items():
-        await route.call(own, *outputs)

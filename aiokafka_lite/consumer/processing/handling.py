@@ -29,7 +29,7 @@ from aiokafka_lite.consumer.processing.calls import leaves
 from aiokafka_lite.consumer.processing.job import Job
 from aiokafka_lite.consumer.processing.lanes import Order
 from aiokafka_lite.consumer.processing.limits import Concurrency
-from aiokafka_lite.consumer.processing.lists import BatchBy
+from aiokafka_lite.consumer.processing.lists import BatchBy, ListOf
 from aiokafka_lite.structs import ConsumerRecord
 
 if TYPE_CHECKING:
@@ -353,6 +353,7 @@ class Handling:
     timeout_s: float | None = None
     batch_wait_ms: float = 0
     batch_by: BatchBy = None
+    list_of: ListOf | None = None
     max_per_second: float | None = None
     fair: bool = False
     priority: Mapping[str, float] | None = None

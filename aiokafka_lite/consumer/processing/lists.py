@@ -8,7 +8,7 @@ for `batch_wait_ms`. Only records that have not failed are gathered.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from heapq import heappop, heappush
 from itertools import count, takewhile
 from typing import Final, Literal, NamedTuple
@@ -17,6 +17,8 @@ from aiokafka_lite.consumer.processing.job import LISTED, Job
 from aiokafka_lite.consumer.processing.lanes import Lanes
 
 BatchBy = Literal["key", "partition"] | None
+# Returns the same for topics whose records may share a list.
+ListOf = Callable[[str], Hashable]
 
 
 class Due(NamedTuple):
@@ -30,8 +32,9 @@ class Due(NamedTuple):
 class WaitingLists:
     """The lists of one run that wait, by name, and the first records of lanes in them.
 
-    A list by key has the records of one lane, if lanes are by key. Records without a key share one
-    list for each partition.
+    If handlers are by topic, a list has records of one handler only (`list_of`). A list by key has
+    the records of one lane, if lanes are by key. Records without a key share one list for each
+    partition.
 
     Attributes:
         most: The limit of gathered records: without it, the feeder would read on while there is no
@@ -40,9 +43,18 @@ class WaitingLists:
         kept_count: Those that were left there, because they wait for no list.
     """
 
-    def __init__(self, lanes: Lanes, by: BatchBy, size: int, wait_s: float, most: int) -> None:
+    def __init__(
+        self,
+        lanes: Lanes,
+        by: BatchBy,
+        list_of: ListOf | None,
+        size: int,
+        wait_s: float,
+        most: int,
+    ) -> None:
         self._lanes = lanes
         self._by: Final = by
+        self._list_of = list_of
         self._size: Final = size
         self._wait_s: Final = wait_s
         self.most = most
@@ -58,7 +70,7 @@ class WaitingLists:
     def name_of(self, job: Job) -> Hashable:
         """Return the name of the list that a record waits for."""
         if self._by is None:
-            return None
+            return None if self._list_of is None else self._list_of(job.record.topic)
         if self._by == "partition":
             return job.cursor
         return job.cursor, job.name if self._lanes.is_by_name else job.record.key

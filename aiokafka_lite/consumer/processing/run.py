@@ -478,9 +478,10 @@ class Run(Processing):
     def _new_lists(self) -> WaitingLists | None:
         handling = self._handling
         by, size, wait_s = handling.batch_by, handling.batch_size, handling.batch_wait_ms / 1000
-        if size is None or not (by or wait_s):
+        if size is None or not (by or wait_s or handling.list_of):
             return None
-        return WaitingLists(self._lanes, by, size, wait_s, most=2 * self._concurrency * size)
+        most = 2 * self._concurrency * size
+        return WaitingLists(self._lanes, by, handling.list_of, size, wait_s, most)
 
     def _gather(self, lists: WaitingLists) -> int:
         """Let ready records wait for others of their lists. Return how many calls may begin."""

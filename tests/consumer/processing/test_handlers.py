@@ -31,10 +31,13 @@ class Noted:
     def __init__(self) -> None:
         self.offsets: dict[str, list[int]] = defaultdict(list)
         self.copies = unique("copies")
+        self.failures: dict[str, list[Exception]] = {}
 
     def handler(self, name: str) -> Any:
         async def handle(given: Record | list[Record], *outputs: Any) -> None:
             records = given if isinstance(given, list) else [given]
+            if failures := self.failures.get(name):
+                raise failures.pop()
             for record in records:
                 for each in outputs:
                     each.send(self.copies, b"%s %d" % (name.encode(), record.offset))
@@ -117,11 +120,12 @@ def test_a_topic_has_the_handler_of_its_name_then_of_a_pattern_then_the_default(
 async def test_each_topic_has_its_handler(
     kafka: KafkaHandle, topic: str, other: str, batch_size: int | None
 ) -> None:
-    """Without a subscription, `run` subscribes to the topics."""
+    """Without a subscription, `run` subscribes to the topics. No list has records of two."""
     noted = Noted()
+    noted.failures["b"] = [ValueError("once")]
     consumer = member(kafka)
     handlers = {topic: noted.handler("a"), other: noted.handler("b")}
-    async with running(consumer, handlers, batch_size=batch_size):
+    async with running(consumer, handlers, batch_size=batch_size, retry=2, breaker=None):
         await until(lambda: noted.count == 15)
         assert consumer.subscription() == {topic, other}
         handlers.clear()  # `run` has its own

@@ -819,7 +819,7 @@ def test_a_number_that_is_no_positive_int_is_refused(name: str, number: object) 
     ("arguments", "kind"),
     [
         ({"order": "keys"}, ValueError),
-        ({"handler": print}, TypeError),
+        ({"handler": Handler}, TypeError),
         ({"retry": 0}, ValueError),
         ({"retry": True}, TypeError),
         ({"retry": "5"}, TypeError),
