@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -25,9 +26,29 @@ from aiokafka_lite.consumer.processing.handling import (
     DROP,
     CircuitBreaker,
     DeadRecord,
+    LetterWriter,
     Retry,
     RunContext,
     check_producer,
+)
+from aiokafka_lite.consumer.processing.headers import (
+    DELAY_COUNT,
+    DELIVERY_COUNT,
+    EXCEPTION,
+    FIRST_EXCEPTION,
+    FIRST_MESSAGE,
+    FIRST_TIMESTAMP,
+    GROUP,
+    MESSAGE,
+    OFFSET,
+    PARTITION,
+    PREFIX,
+    TIMESTAMP,
+    TOPIC,
+    VALUE_SHA256,
+    VALUE_SIZE,
+    Headers,
+    without_death,
 )
 from aiokafka_lite.consumer.processing.limits import Concurrency
 from aiokafka_lite.consumer.processing.outbox import GivenProducer, Outbox, Outputs
@@ -53,7 +74,6 @@ __all__ = [
     "RunSummary",
 ]
 
-Headers = Sequence[tuple[str, bytes]]
 NewProducer = Callable[[], AIOKafkaProducer]
 
 
@@ -73,6 +93,9 @@ class PlainWriter:
 
     async def write(self, dead: DeadRecord, letter: Output) -> None:
         await self._producer.send_and_wait(**letter._asdict())
+
+    def shared(self) -> PlainWriter:
+        return PlainWriter(lambda: self._producer, self._producer)
 
     async def close(self) -> None:
         if self._is_own:
@@ -125,23 +148,14 @@ class OutboxWriter:
             )
         await self._outbox.deliver(dead.job, letter._replace(timestamp_ms=wall_ms()))
 
+    def shared(self) -> OutboxWriter:
+        return OutboxWriter(self._outbox, is_own=False)
+
     async def close(self) -> None:
         if self._is_own:
             await self._outbox.close()
 
 
-PREFIX: Final = "__dlq.errors."
-TOPIC: Final = PREFIX + "topic"
-PARTITION: Final = PREFIX + "partition"
-OFFSET: Final = PREFIX + "offset"
-TIMESTAMP: Final = PREFIX + "timestamp"
-GROUP: Final = PREFIX + "group"
-DELIVERY_COUNT: Final = PREFIX + "delivery.count"
-MESSAGE: Final = PREFIX + "message"
-EXCEPTION: Final = PREFIX + "exception"
-# Of a stub, which has no value.
-VALUE_SHA256: Final = PREFIX + "value.sha256"
-VALUE_SIZE: Final = PREFIX + "value.size"
 # What an error says may have whole records in it.
 LONGEST_MESSAGE: Final = 1_000
 # A topic that was created a moment ago may not be known to all brokers.
@@ -198,6 +212,7 @@ class DeadLetters:
 
     #: Of the topic, known once it is open.
     _partition_count: int
+    _contents = "dead letters"
 
     def __init__(
         self,
@@ -230,7 +245,7 @@ class DeadLetters:
         self._given = producer
         self._transactional_id = transactional_id
         self._transaction_timeout_ms = transaction_timeout_ms
-        self._writer: PlainWriter | OutboxWriter | None = None
+        self._writer: LetterWriter | None = None
         self._group_id = ""
 
     def __repr__(self) -> str:
@@ -255,13 +270,15 @@ class DeadLetters:
         writer = self._new_writer(run)
         await writer.open()
         self._writer = writer
+        if self._given is None and run.outbox is None:
+            run.writers.setdefault(self._transactional_id, writer)
         try:
             self._partition_count = await self._count_partitions(writer)
         except BaseException:
             await self.close()
             raise
 
-    def _new_writer(self, context: RunContext) -> PlainWriter | OutboxWriter:
+    def _new_writer(self, context: RunContext) -> LetterWriter:
         # A topic that is made by the way has whatever partitions and retention.
         make = partial(
             AIOKafkaProducer,
@@ -278,16 +295,17 @@ class DeadLetters:
                     "`transactional_id` and `producer` of DeadLetters"
                 )
             return OutboxWriter(context.outbox, is_own=False)
-        if self._transactional_id is None:
+        if self._given is not None:
             return PlainWriter(make, self._given)
-        own = context.own_outboxes
-        if own and self._transactional_id not in own:
+        if (writer := context.writers.get(self._transactional_id)) is not None:
+            return writer.shared()
+        if self._transactional_id is None:
+            return PlainWriter(make, None)
+        if (other := transactional_id_of(context)) is not None:
             raise IllegalStateError(
                 "all dead letters of one run() that have a transactional_id share one producer: "
-                f"give {self!r} the transactional_id {next(iter(own))!r}, too"
+                f"give {self!r} the transactional_id {other!r}, too"
             )
-        if own:
-            return OutboxWriter(own[self._transactional_id], is_own=False)
         if context.offsets is None:
             raise IllegalStateError(
                 "with a transactional_id, the producer of the dead letters commits the consumer's "
@@ -297,16 +315,15 @@ class DeadLetters:
         outbox = Outbox(
             OwnProducer(make), context.offsets, context.run, context.chance, is_of_letters=True
         )
-        own[self._transactional_id] = outbox
         context.run.watch(outbox)
         return OutboxWriter(outbox, is_own=True)
 
-    async def _count_partitions(self, writer: PlainWriter | OutboxWriter) -> int:
+    async def _count_partitions(self, writer: LetterWriter) -> int:
         try:
             return await writer.count_partitions(self.topic)
         except UnknownTopicOrPartitionError as error:
             raise UnknownTopicOrPartitionError(
-                f"no topic {self.topic!r} for dead letters was found: create it first"
+                f"no topic {self.topic!r} for {self._contents} was found: create it first"
             ) from error
 
     async def close(self) -> None:
@@ -340,7 +357,7 @@ class DeadLetters:
             await self._write_less(writer, dead, letter, error)
 
     async def _write_less(
-        self, writer: PlainWriter | OutboxWriter, dead: DeadRecord, letter: Output, error: Exception
+        self, writer: LetterWriter, dead: DeadRecord, letter: Output, error: Exception
     ) -> None:
         record = dead.record
         place = f"{record.topic}/{record.partition} offset {record.offset}"
@@ -380,8 +397,7 @@ class DeadLetters:
         yield without_value._replace(key=None, headers=why)
 
     def _headers(self, dead: DeadRecord) -> Headers:
-        record, error = dead.record, dead.error
-        kind = type(error)
+        record = dead.record
         timestamp: int | None = record.timestamp  # that of a message of magic 0 is missing
         added = {
             TOPIC: record.topic,
@@ -389,16 +405,58 @@ class DeadLetters:
             OFFSET: str(record.offset),
             GROUP: self._group_id,
             DELIVERY_COUNT: str(dead.attempts),
-            EXCEPTION: f"{kind.__module__}.{kind.__qualname__}",
-            MESSAGE: str(error)[:LONGEST_MESSAGE],
         }
         if timestamp is not None:
             added[TIMESTAMP] = str(timestamp)
         return [
             *without_death(record.headers),
             *((name, text.encode(errors="replace")) for name, text in added.items()),
+            (EXCEPTION, name_of(dead.error)),
+            (MESSAGE, message_of(dead.error)),
+            *dead.history,
         ]
 
 
-def without_death(headers: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-    return [(name, value) for name, value in headers if not name.startswith(PREFIX)]
+class DelayTopic(DeadLetters):
+    """Writes failed records to a topic in which they wait: by `topic` and `delays` of `Retry`.
+
+    It shares the producer of the dead letters, and their transactions if they have some.
+    """
+
+    _contents = "delayed records"
+
+    @override
+    async def open(self, run: RunContext) -> None:
+        self._transactional_id = None if run.outbox is not None else transactional_id_of(run)
+        is_in_transactions = run.outbox is not None or self._transactional_id is not None
+        if is_in_transactions and run.arguments.isolation_level != "read_committed":
+            raise IllegalStateError(
+                "Retry(topic=…) with transactions needs a consumer with "
+                'isolation_level="read_committed". Otherwise, it would read delayed records whose '
+                "transactions are aborted"
+            )
+        await super().open(run)
+
+    @override
+    def _headers(self, dead: DeadRecord) -> Headers:
+        history = dict(dead.history)
+        if not history:
+            history = {
+                FIRST_EXCEPTION: name_of(dead.error),
+                FIRST_MESSAGE: message_of(dead.error),
+                FIRST_TIMESTAMP: b"%d" % wall_ms(),
+            }
+        history[DELAY_COUNT] = b"%d" % (int(history.get(DELAY_COUNT, b"0")) + 1)
+        return super()._headers(replace(dead, history=tuple(history.items())))
+
+
+def transactional_id_of(run: RunContext) -> str | None:
+    return next((each for each in run.writers if each is not None), None)
+
+
+def name_of(error: BaseException) -> bytes:
+    return f"{type(error).__module__}.{type(error).__qualname__}".encode(errors="replace")
+
+
+def message_of(error: BaseException) -> bytes:
+    return str(error)[:LONGEST_MESSAGE].encode(errors="replace")

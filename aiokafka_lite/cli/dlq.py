@@ -57,8 +57,7 @@ from aiokafka_lite.cli.output import (
 )
 from aiokafka_lite.cli.problems import CommandError, UsageError, plain_text, raise_if_any
 from aiokafka_lite.cli.reading import Record, Span, records_of
-from aiokafka_lite.errors import KafkaError, for_code
-from aiokafka_lite.processing import (
+from aiokafka_lite.consumer.processing.headers import (
     DELIVERY_COUNT,
     EXCEPTION,
     MESSAGE,
@@ -69,6 +68,7 @@ from aiokafka_lite.processing import (
     VALUE_SIZE,
     without_death,
 )
+from aiokafka_lite.errors import KafkaError, for_code
 from aiokafka_lite.producing.batch import Output
 from aiokafka_lite.protocol.messages.topics import (
     DeleteRecordsPartition,

@@ -104,6 +104,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.monitoring.health import Health
     from aiokafka_lite.consumer.positions.leader_requests import FoundOffset
     from aiokafka_lite.consumer.processing.bounds import RunSummary
+    from aiokafka_lite.consumer.processing.delays import Delays
     from aiokafka_lite.consumer.processing.handlers import (
         ByTopic,
         Handlers,
@@ -114,6 +115,7 @@ if TYPE_CHECKING:
         ByError,
         CircuitBreaker,
         DeadLetter,
+        Handling,
         Retry,
     )
     from aiokafka_lite.consumer.processing.lanes import Order
@@ -884,6 +886,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             breaker_of,
             check_producer,
             dead_letter_of,
+            delays_of,
             retry_of,
         )
         from aiokafka_lite.consumer.processing.run import Run
@@ -897,12 +900,14 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             raise IllegalStateError(
                 'run() acknowledges records itself: leave out ack_mode="explicit"'
             )
+        policy = handlers.policy(retry_of(retry))
+        delays = delays_of(policy, self._group_id)
         settings = Handling(
             concurrency=concurrency,
-            order=order,
+            order=order if delays is None else delays.order_of(order),
             batch_size=batch_size,
             max_uncommitted=max_uncommitted,
-            retry=handlers.policy(retry_of(retry)),
+            retry=policy,
             dead_letter=dead_letter_of(dead_letter),
             breaker=breaker_of(breaker),
             timeout_s=timeout_s,
@@ -912,15 +917,18 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             max_per_second=max_per_second,
             fair=fair,
             priority=priority,
+            delays=delays,
         )
         signals = signals_of(stop_on)
         timestamp = None if until is None else until_of(until)
         _ = self._engine.running
         threads = HandlerThreads(lambda: run.is_closing)
         call = handlers.compose(threads)
+        if delays is not None:
+            call = delays.restoring(call, takes_lists=batch_size is not None)
         run = Run(self._engine.core, call, settings, self._engine.deliver)
         outbox = None if transactions is None else self._new_outbox(transactions, run)
-        self._subscribe_to(handlers)
+        self._subscribe_to(handlers, delays)
         bounds: RunBounds | None = None
         if until is not None:
             bounds = RunBounds(self._engine.core, self, timestamp, self._is_settled)
@@ -933,8 +941,10 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 await outbox.open()
                 stack.push_async_callback(outbox.close)
                 run.write_into(outbox)
-            if settings.dead_letter is not None:
-                await self._keep(settings.dead_letter, run, outbox, stack)
+            if settings.dead_letter is not None or delays is not None:
+                await self._keep(settings, run, outbox, stack)
+            if delays is not None:
+                self._state.add_complete_topics(delays.names)
             await run.run()
         return None if bounds is None else bounds.summary()
 
@@ -942,11 +952,16 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         running = self._engine.current
         return running is not None and running.membership.is_settled
 
-    def _subscribe_to(self, handlers: Handlers) -> None:
+    def _subscribe_to(self, handlers: Handlers, delays: Delays | None) -> None:
         is_subscribed = self._state.mode is not SubscriptionMode.NONE
-        topics = handlers.topics_to_subscribe(self._state.topics, is_subscribed=is_subscribed)
-        if topics:
+        known = self._state.topics if delays is None else self._state.topics - delays.names
+        if topics := handlers.topics_to_subscribe(known, is_subscribed=is_subscribed):
             self.subscribe(topics)
+        if delays is not None and (self._group_id is None or not self._state.is_subscribed):
+            raise IllegalStateError(
+                "Retry(topic=…) subscribes to the delay topics: the consumer needs a group_id, and "
+                "topics that are subscribed, not assigned"
+            )
 
     def _new_outbox(self, producer: AIOKafkaProducer[Any, Any], run: Run) -> Outbox:
         from aiokafka_lite.consumer.processing.outbox import GivenProducer, Outbox
@@ -960,16 +975,20 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         return Outbox(GivenProducer(producer), offsets, run, self._chance)
 
     async def _keep(
-        self, dead_letter: DeadLetter, run: Run, outbox: Outbox | None, stack: AsyncExitStack
+        self, settings: Handling, run: Run, outbox: Outbox | None, stack: AsyncExitStack
     ) -> None:
-        """Keep serialised keys and values for the dead letters."""
+        """Keep serialised keys and values for dead letters and delayed records."""
         from aiokafka_lite.consumer.processing.handling import DeadLetterKeeper, RunContext
 
-        if isinstance(dead_letter, DeadLetterKeeper):
-            commits = self._group_id is not None and self._config.enable_auto_commit
-            offsets = self._engine.in_transactions() if commits else None
-            await dead_letter.open(RunContext(self._config, offsets, run, outbox, {}, self._chance))
-            stack.push_async_callback(dead_letter.close)
+        commits = self._group_id is not None and self._config.enable_auto_commit
+        offsets = self._engine.in_transactions() if commits else None
+        context = RunContext(self._config, offsets, run, outbox, {}, self._chance)
+        if isinstance(settings.dead_letter, DeadLetterKeeper):
+            await settings.dead_letter.open(context)
+            stack.push_async_callback(settings.dead_letter.close)
+        if settings.delays is not None:  # they share the producer
+            await settings.delays.open(context)
+            stack.push_async_callback(settings.delays.close)
         if self._delivery.has_deserializers:
             self._delivery.keeps_serialized = True
             stack.callback(setattr, self._delivery, "keeps_serialized", False)

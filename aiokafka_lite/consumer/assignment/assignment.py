@@ -24,6 +24,7 @@ from aiokafka_lite.consumer.assignment.finished import decode
 from aiokafka_lite.consumer.assignment.observers import Departure, Observers
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.consumer.assignment.reads import Reads
+from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP
 from aiokafka_lite.errors import CommitFailedError, IllegalStateError, UnknownTopicOrPartitionError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
@@ -330,6 +331,8 @@ class SubscriptionState(Assignment):
         # The version after the last `unsubscribe`.
         self.unsubscribed_version = -1
         self._topics: frozenset[str] | None = None
+        # Topics of which the group reads every record, whatever auto_offset_reset is.
+        self._complete_topics: frozenset[str] = frozenset()
 
     def _subscription_changed(self) -> None:
         self.subscription_version += 1
@@ -361,6 +364,27 @@ class SubscriptionState(Assignment):
         self._topics = wanted = frozenset(topics)
         self.withhold(tp for tp in self._assignment if tp.topic not in wanted)
         self._subscription_changed()
+
+    def add_complete_topics(self, topics: frozenset[str]) -> None:
+        """Subscribe to further topics, and read them from their beginning.
+
+        Raises:
+            IllegalStateError: No topics are subscribed, or a pattern that does not match these.
+        """
+        if not self.is_subscribed:
+            raise IllegalStateError("further topics need a consumer that is subscribed to topics")
+        if self.pattern is not None and not all(map(self.pattern.match, topics)):
+            raise IllegalStateError(
+                f"the subscribed pattern {self.pattern.pattern!r} has to match the topics "
+                f"{', '.join(sorted(topics))}, too"
+            )
+        self._complete_topics |= topics
+        if self.pattern is None and not topics <= (known := self._topics or frozenset()):
+            self.subscribe(known | topics, self.listener)
+
+    def reset_timestamp(self, tp: TopicPartition, by_config: int | None) -> int | None:
+        """Return where a position without a committed offset starts. None: that is an error."""
+        return EARLIEST_TIMESTAMP if tp.topic in self._complete_topics else by_config
 
     def subscribe_pattern(
         self, pattern: re.Pattern[str], listener: ConsumerRebalanceListener | None = None

@@ -195,6 +195,9 @@ class Processing(Work, Protocol):
     @property
     def is_paused(self) -> bool: ...
 
+    def is_delaying(self, cursor: Cursor) -> bool:
+        """Whether the partition's next records are not due, so that it rightly stands still."""
+
     def takes(self, sink: object) -> bool: ...
 
     def own_records(self) -> Mapping[Cursor, Mapping[int, object]] | None:

@@ -25,6 +25,7 @@ PROCESSING_TOTALS: Final = (
     "finished_total",
     "failed_total",
     "dead_total",
+    "delayed_total",
     "dropped_total",
     "passed_over_total",
 )

@@ -297,7 +297,8 @@ class Answers:
         offset = cursor.fetched
         if offset != cursor.position:
             return  # records ahead of it are still buffered: asked again after them
-        timestamp = self._sources.config.reset_timestamp
+        by_config = self._sources.config.reset_timestamp
+        timestamp = self._sources.state.reset_timestamp(cursor.tp, by_config)
         if timestamp is not None:
             log.warning(
                 "offset %s of %s/%s is out of range, so the position is reset "

@@ -228,6 +228,7 @@ class PositionResolver:
         timestamp = self._config.reset_timestamp
         if timestamp == LATEST_TIMESTAMP and self._topic_changes.came_later(partition.tp):
             timestamp = EARLIEST_TIMESTAMP
+        timestamp = self._state.reset_timestamp(partition.tp, timestamp)
         if timestamp is not None:
             self._state.request_reset(partition, timestamp, reason=reason)
         else:
@@ -290,7 +291,7 @@ class PositionResolver:
             f"the log of {partition.tp} was truncated to offset {end.end_offset}, which is below "
             f"the consumer's position {position}"
         )
-        if self._config.reset_timestamp is None:
+        if self._state.reset_timestamp(partition.tp, self._config.reset_timestamp) is None:
             error = LogTruncationError(text, divergent_offset=end.end_offset)
             self._give_up(partition, error)
             return
@@ -523,7 +524,8 @@ class Watchdog:
                     continue
                 if self._log_ends.is_stale(cursor, now):
                     stale.append(cursor)
-                if cursor.is_paused:
+                processing = self._reads.processing
+                if cursor.is_paused or (processing is not None and processing.is_delaying(cursor)):
                     continue
                 if cursor.search is not None and not (cursor.is_withheld and cursor.is_found):
                     without_position[cursor] = self._without_position.get(cursor, now)

@@ -468,6 +468,9 @@ class Acks(Gets, Processing):
         """Do nothing: `end` waits for no tasks."""
 
     # --- For operators --------------------------------------------------------------------
+    def is_delaying(self, cursor: Cursor) -> bool:
+        return False
+
     def troubles(self, now: float) -> Iterator[str]:
         self.ready.close()
         for cursor in self._state.assignment.values():

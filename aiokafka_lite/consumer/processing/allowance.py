@@ -84,6 +84,8 @@ class Allowance:
         self.is_exact = False
         #: Partitions of which no more records are to be taken.
         self.complete: Collection[Cursor] = ()
+        # Partitions of delay topics whose next record is not due.
+        self._withheld: set[Cursor] = set()
 
     def __contains__(self, cursor: Cursor) -> bool:
         return cursor in self._counts
@@ -122,8 +124,17 @@ class Allowance:
             self._count_all()
         is_enough = self._has_enough(cursor)
         self.is_exact = self.is_exact or is_enough
-        self._works.put_into_processing(cursor, is_enough=is_enough)
+        self._works.put_into_processing(cursor, is_enough=is_enough or cursor in self._withheld)
         self._budget.take_for_processing(self._total_bytes)
+
+    def withhold(self, cursor: Cursor, is_held: bool) -> None:
+        """Read no more of a partition, or read it again."""
+        if is_held:
+            self._withheld.add(cursor)
+        elif cursor in self._withheld:
+            self._withheld.remove(cursor)
+            if cursor in self._counts:
+                self._let_have_more(cursor)
 
     def _count_all(self) -> None:
         for each in self._counts:
@@ -177,7 +188,8 @@ class Allowance:
             self._let_have_more(each)
 
     def _let_have_more(self, cursor: Cursor) -> None:
-        if cursor.has_enough and not self._has_enough(cursor):
+        is_held = cursor in self._withheld or self._has_enough(cursor)
+        if cursor.has_enough and not is_held:
             self._works.take_more(cursor)
 
     # --- The bounds ------------------------------------------------------------------------

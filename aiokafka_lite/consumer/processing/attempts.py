@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from aiokafka_lite.client.backoff import Backoff, delay_after
 from aiokafka_lite.consumer.core import Core
-from aiokafka_lite.consumer.processing.handling import CircuitBreaker, Handling
+from aiokafka_lite.consumer.processing.handling import CircuitBreaker, DeadLetter, Handling
 from aiokafka_lite.consumer.processing.job import DEAD, LISTED, Job
 from aiokafka_lite.events import CircuitClosed, CircuitOpened, RecordDead
 
@@ -293,7 +293,7 @@ class Attempts:
         if verdict == "retry":
             self._try_again_in(job, self._retry.delay_s(job.attempts, self._rng))
             return "again"
-        if verdict == "stop" or self._dead_letter_for(error) is None:
+        if verdict == "stop" or self._dead_letter_for(error, job.record) is None:
             return "stop"
         if self._may_be_everybodys(job, error):
             job.attempts -= 1
@@ -302,6 +302,11 @@ class Attempts:
             return "again"
         job.enter(DEAD)
         return "dead"
+
+    @staticmethod
+    def note_earlier(job: Job, count: int) -> None:
+        """Count the attempts of a record before it was delayed."""
+        job.attempts = count
 
     def refused(self, job: Job, error: Exception) -> None:
         self._totals["failed_total"] += 1
@@ -418,6 +423,18 @@ class Attempts:
         self._run.begin_again(job)
 
     # --- Dead letters -----------------------------------------------------------------------
+    def delayed(self, job: Job, error: BaseException, by: DeadLetter) -> None:
+        self._dead_letter_error = None
+        self._dead_letter_backoff.reset()
+        log.info(
+            "%s is delayed after %d attempts, in %r: %s",
+            place_of(job),
+            job.attempts,
+            by,
+            one_line(error),
+        )
+        self._totals["delayed_total"] += 1
+
     def dropped(self, job: Job, error: BaseException) -> None:
         log.warning(
             "%s is dropped after %d attempts: %s", place_of(job), job.attempts, one_line(error)

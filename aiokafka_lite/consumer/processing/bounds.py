@@ -185,7 +185,7 @@ class RunBounds:
         for cursor in known:
             jobs = [job for job in self._awaiting_end.pop(cursor) if job.is_current]
             if jobs:
-                run.put(self.admit(cursor, jobs))
+                run.put(cursor, self.admit(cursor, jobs))
 
     def _is_done(self, cursor: Cursor) -> bool:
         end = self._ends.get(cursor.tp)

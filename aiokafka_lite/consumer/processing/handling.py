@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import (
@@ -20,22 +20,26 @@ from typing import (
     runtime_checkable,
 )
 
-from aiokafka_lite._arguments import FLAG, NUMBER, check_fields, is_int, is_number
+from aiokafka_lite._arguments import FLAG, NUMBER, check_fields, is_int, is_list, is_number
 from aiokafka_lite._chance import UNSEEDED, Chance
 from aiokafka_lite.client.backoff import delay_after
 from aiokafka_lite.consumer.buffer.chunk import serialized
 from aiokafka_lite.consumer.config import ConsumerConfig, is_async_callable
 from aiokafka_lite.consumer.processing.calls import leaves
+from aiokafka_lite.consumer.processing.delays import Delays
+from aiokafka_lite.consumer.processing.headers import Headers
 from aiokafka_lite.consumer.processing.job import Job
 from aiokafka_lite.consumer.processing.lanes import Order
 from aiokafka_lite.consumer.processing.limits import Concurrency
 from aiokafka_lite.consumer.processing.lists import BatchBy, ListOf
+from aiokafka_lite.errors import DeserializationError
 from aiokafka_lite.structs import ConsumerRecord
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
     from aiokafka_lite.consumer.processing.outbox import Outbox
     from aiokafka_lite.consumer.processing.run import Run
+    from aiokafka_lite.producing.batch import Output
 
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 Kinds: TypeAlias = type[BaseException] | tuple["Kinds", ...]
@@ -62,6 +66,14 @@ class Retry:
         dead: Errors of a bad record, which is written to the dead letters at once. A circuit
             breaker does not count them.
         stop: Errors after which processing stops. `run` raises them.
+        topic: The beginning of the names of delay topics. With it, a record whose first attempts
+            have failed is written to a topic, where it waits and does not delay commits. `run`
+            subscribes to the topics, which have to exist. Delayed records are not in order with
+            other records of their key.
+        delays: With `topic`: how long the record waits before each further attempt, in seconds. The
+            delay of 60 has the topic "<topic>.60". After the last delay and attempt the record is
+            written to the dead letters.
+        after: With `topic`: the attempts before the first delay. `attempts` has no effect.
 
     Raises:
         ValueError, TypeError: An argument is invalid.
@@ -73,9 +85,13 @@ class Retry:
     on: Errors = Exception
     dead: Errors = ()
     stop: Errors = ()
+    topic: str | None = None
+    delays: Sequence[float] = ()
+    after: int = 3
 
     def __post_init__(self) -> None:
         check_fields(self)
+        self._check_delays()
         if self.attempts is not None and self.attempts < 1:
             raise ValueError(f"attempts must be at least 1 or None, not {self.attempts}")
         if self.first_delay_ms < 0 or self.max_delay_ms < self.first_delay_ms:
@@ -93,6 +109,21 @@ class Retry:
                         f"not {kinds!r}"
                     )
 
+    def _check_delays(self) -> None:
+        if not is_list(self.delays) or isinstance(self.delays, Mapping):
+            raise TypeError(f"delays must be a list of numbers of seconds, not {self.delays!r}")
+        for delay_s in self.delays:
+            NUMBER.check("each of delays", delay_s)
+            if not 0 < delay_s < math.inf:
+                raise ValueError(f"each of delays must be positive and finite, not {delay_s!r}")
+        if self.topic == "" or (self.topic is None) != (not self.delays):
+            raise ValueError(
+                "topic and delays need each other: the beginning of the names of delay topics, and "
+                f"their delays in seconds, not {self.topic!r} and {self.delays!r}"
+            )
+        if self.after < 1:
+            raise ValueError(f"after must be at least 1, not {self.after}")
+
     def verdict(self, error: BaseException, attempts: int) -> Verdict:
         """Return the decision after an attempt. "dead" also means that no attempts are left."""
         if self.stops(error):
@@ -100,9 +131,24 @@ class Retry:
         if self.is_bad_record(error):
             return "dead"
         # If an awaitable of the handler was cancelled, the handler fails as by an exception.
-        is_passing = _is_all(error, (self.on, asyncio.CancelledError))
-        has_more = self.attempts is None or attempts < self.attempts
+        is_passing = self._is_passing(error)
+        limit = self.attempts if self.topic is None else self.after
+        has_more = limit is None or attempts < limit
         return "retry" if is_passing and has_more else "dead"
+
+    def _is_passing(self, error: BaseException) -> bool:
+        return _is_all(error, (self.on, asyncio.CancelledError))
+
+    def may_delay(self, error: BaseException) -> bool:
+        """Whether a record that has failed is written to a delay topic, if one is left."""
+        is_bad = self.is_bad_record(error) or isinstance(error, DeserializationError)
+        return self._is_passing(error) and not is_bad
+
+    @property
+    def delay_topics(self) -> tuple[str, ...]:
+        """The topic of each delay, such as "orders.retry.60"."""
+        names = (int(each) if each == int(each) else each for each in self.delays)
+        return tuple(f"{self.topic}.{name}" for name in names)
 
     def is_bad_record(self, error: BaseException) -> bool:
         """Whether an error is the record's, not that of a dependency."""
@@ -180,7 +226,8 @@ class DeadRecord:
     Attributes:
         record: The record as the handler received it.
         error: The error of the last attempt.
-        attempts: The number of attempts.
+        attempts: The number of attempts, with those before it was delayed.
+        history: Headers with its first failure, if it was delayed (`Retry`'s `topic`).
     """
 
     record: ConsumerRecord
@@ -188,6 +235,7 @@ class DeadRecord:
     attempts: int
     # The holder in the partition's table.
     job: Job | None = field(default=None, repr=False)
+    history: Headers = ()
 
     @property
     def key(self) -> bytes | None:
@@ -205,6 +253,21 @@ DeadLetter = Callable[[DeadRecord], Awaitable[object]]
 ByError: TypeAlias = Mapping[type[Any], DeadLetter | str]
 
 
+class LetterWriter(Protocol):
+    """Writes dead letters with one producer."""
+
+    async def open(self) -> None: ...
+
+    async def count_partitions(self, topic: str) -> int: ...
+
+    async def write(self, dead: DeadRecord, letter: Output) -> None: ...
+
+    def shared(self) -> LetterWriter:
+        """Return another one with the same producer, which this one closes."""
+
+    async def close(self) -> None: ...
+
+
 class RunContext(NamedTuple):
     """The run whose dead letters are written. `offsets` is None if the consumer does not commit."""
 
@@ -212,8 +275,8 @@ class RunContext(NamedTuple):
     offsets: OffsetsInTransaction | None
     run: Run
     outbox: Outbox | None
-    # By transactional id: those that dead letters have opened. At most one.
-    own_outboxes: dict[str, Outbox]
+    # The created producers by transactional id: at most one, and one without.
+    writers: dict[str | None, LetterWriter]
     chance: Chance = UNSEEDED
 
 
@@ -292,6 +355,13 @@ def retry_of(retry: object) -> Retry:
     return retry
 
 
+def delays_of(retry: Retry, group_id: str | None) -> Delays | None:
+    if retry.topic is None:
+        return None
+    new_topic = import_module("aiokafka_lite.processing").DelayTopic
+    return Delays(retry, {name: new_topic(name) for name in retry.delay_topics}, group_id or "")
+
+
 def dead_letter_of(dead_letter: object) -> DeadLetter | None:
     if dead_letter is None:
         return None
@@ -357,9 +427,14 @@ class Handling:
     max_per_second: float | None = None
     fair: bool = False
     priority: Mapping[str, float] | None = None
+    delays: Delays | None = None
 
-    def dead_letter_for(self, error: BaseException) -> DeadLetter | None:
+    def dead_letter_for(
+        self, error: BaseException, record: ConsumerRecord[Any, Any]
+    ) -> DeadLetter | None:
         """Return what finishes a record that has failed. None: `run` raises the error."""
+        if self.delays is not None and (delay := self.delays.writer_for(error, record)) is not None:
+            return delay
         given = self.dead_letter
         return given.of(error) if isinstance(given, LettersByError) else given
 

@@ -50,6 +50,7 @@ from aiokafka_lite.consumer.processing.calls import (
     is_failure,
     raise_cancellation,
 )
+from aiokafka_lite.consumer.processing.delays import HeldRecords, read_record_of
 from aiokafka_lite.consumer.processing.fair import FairQueue
 from aiokafka_lite.consumer.processing.handling import DROP, DeadRecord, Handling
 from aiokafka_lite.consumer.processing.job import DEAD, LISTED, Job, JobState, halve
@@ -187,7 +188,17 @@ class Run(Processing):
         self._displaced_count = 0
         # Records that may not begin, because their partition is paused or being revoked.
         self._parked: dict[Cursor, list[Job]] = {}
-        self._sink = OneByOne(self._accept, self._allowance.admit)
+        self._held: HeldRecords | None = None
+        if handling.delays is not None:
+            self._held = HeldRecords(
+                handling.delays,
+                self._allowance.withhold,
+                self._begin,
+                self._attempts.note_earlier,
+            )
+        self._sink = OneByOne(
+            self._accept, self._allowance.admit if self._held is None else self._admit
+        )
         # A record is to be tried that has not failed.
         self._is_new_wanted: bool
         self._wants_more = Event()
@@ -209,11 +220,24 @@ class Run(Processing):
     def complete(self) -> None:
         self._note_end(None)
 
-    def put(self, jobs: Sequence[Job]) -> None:
+    def put(self, cursor: Cursor, jobs: list[Job]) -> None:
+        """Let records of a partition begin that were kept back, unless they are not due."""
+        self._begin(self._not_held(cursor, jobs))
+
+    def _begin(self, jobs: Sequence[Job]) -> None:
         self._lanes.put(jobs)
         if self._lists is not None:
             self._lists.note_accepted(jobs)
         self.offer()
+
+    def _not_held(self, cursor: Cursor, jobs: list[Job]) -> list[Job]:
+        """Hold records of a delay topic that are not due, and finish those of other groups."""
+        if self._held is None:
+            return jobs
+        due, foreign = self._held.take(cursor, jobs)
+        for job in foreign:
+            self._finish_or_commit(job)
+        return due
 
     def write_into(self, outbox: Outbox) -> None:
         self._outbox, handler = outbox, self._handler
@@ -277,6 +301,8 @@ class Run(Processing):
                 await self._scope.close()
             finally:
                 self._attempts.close()
+                if self._held is not None:
+                    self._held.close()
                 if self._limit is not None:
                     self._limit.close()
                 if self._offer_timer is not None:
@@ -322,8 +348,8 @@ class Run(Processing):
             return
         if (
             cursor is None
-            or self._handling.dead_letter_for(error) is None
             or not isinstance(record, ConsumerRecord)
+            or self._handling.dead_letter_for(error, record) is None
             or next_offset is None
         ):
             raise error
@@ -414,14 +440,22 @@ class Run(Processing):
         jobs = self._works.hand_out_each(cursor, records, epochs, partial(Job, cursor, lane, error))
         if self._bounds is not None:
             jobs = self._bounds.admit(cursor, jobs)
+        if error is None:
+            jobs = self._not_held(cursor, jobs)
         self._lanes.put(jobs)
         self._allowance.handed_out(cursor)
         if self._lists is not None:
             self._lists.note_accepted(jobs)
 
+    def _admit(self, cursor: Cursor, records: list[Record]) -> int:
+        if self._held is not None:
+            records = self._held.admit(cursor, records)
+        return self._allowance.admit(cursor, records)
+
     def _order_failed(self, job: Job, error: Exception) -> None:
         """Treat a record as a bad one, because the function for `order` has failed for it."""
-        if self._handling.dead_letter_for(error) is None or self._handling.retry.stops(error):
+        target = self._handling.dead_letter_for(error, job.record)
+        if target is None or self._handling.retry.stops(error):
             raise error
         self._attempts.refused_unseen(job, error)
 
@@ -431,6 +465,8 @@ class Run(Processing):
         allowance = self._allowance
         if allowance.is_exact and cursor in allowance:
             allowance.counted_anew(cursor)
+        if self._held is not None and cursor in self._held:
+            self._held.look(cursor)  # after a seek, its records are no longer to be handled
         if cursor in self._parked and not (cursor.is_withheld or cursor.is_paused):
             self._lanes.ready.extendleft(reversed(self._parked.pop(cursor)))
             self.offer()
@@ -441,6 +477,8 @@ class Run(Processing):
         for cursor in [each for each in self._parked if not each.is_assigned]:
             self._lanes.ready.extend(self._parked.pop(cursor))
         self._lanes.ready.extend(self._attempts.take_revoked())
+        if self._held is not None:
+            self._held.forget_unassigned()
         if self._outbox is not None:
             self._outbox.look_again()
         self.offer()
@@ -855,10 +893,10 @@ class Run(Processing):
         """Only the acknowledgement finishes the record."""
         error = job.error
         assert error is not None  # noqa: S101 -- it is dead
-        dead_letter = self._handling.dead_letter_for(error)
+        dead_letter = self._handling.dead_letter_for(error, job.record)
         assert dead_letter is not None  # noqa: S101 -- otherwise nothing is dead
         try:
-            call = dead_letter(DeadRecord(job.record, error, job.attempts, job))
+            call = dead_letter(self._dead_record(job, error))
             await in_copy_of(self._context, call)
         except BaseException as failure:  # noqa: BLE001 -- kept, or raised
             self._raise_unless_failed(failure, task)
@@ -866,13 +904,25 @@ class Run(Processing):
             return
         if dead_letter is DROP:
             self._attempts.dropped(job, error)
+        elif self._handling.delays is not None and self._handling.delays.is_writer(dead_letter):
+            self._attempts.delayed(job, error, dead_letter)
         else:
             self._attempts.letter_written(job, error)
+        self._finish_or_commit(job)
+        self._lanes.leave(job)
+
+    def _dead_record(self, job: Job, error: BaseException) -> DeadRecord:
+        if (delays := self._handling.delays) is None:
+            return DeadRecord(job.record, error, job.attempts, job)
+        origin = delays.origin_of(job.record)
+        return DeadRecord(origin.record, error, job.attempts, job, origin.history)
+
+    def _finish_or_commit(self, job: Job) -> None:
+        """Finish a record without outputs."""
         if self._outbox is None:
             self.finish(job)
         elif job.is_current:
             self._outbox.put(Entry([job], []))
-        self._lanes.leave(job)
 
     # --- For outboxes -------------------------------------------------------------------------
     @property
@@ -890,7 +940,7 @@ class Run(Processing):
             return
         (job,) = jobs
         self._attempts.refused(job, error)
-        if self._handling.dead_letter_for(error) is None:
+        if self._handling.dead_letter_for(error, job.record) is None:
             self._stop_at(job, error)
         else:
             job.enter(DEAD)
@@ -944,8 +994,9 @@ class Run(Processing):
 
     def _delivery_of(self, record: ConsumerRecord) -> DeliveryToCommit:
         tp = TopicPartition(record.topic, record.partition)
+        read = read_record_of(record)
         for job in self._running:
-            if job.record is record:
+            if job.record is read:
                 return self._deliver(DeliveredRecords(receipts=[JobReceipt(self, job)]))
         raise IllegalOperation(
             f"the record at offset {record.offset} of {tp.topic}/{tp.partition} is not being "
@@ -1015,6 +1066,8 @@ class Run(Processing):
             )
             if self._limit is not None:
                 doing = f"{doing}; the call {self._limit.state_of(self._running[job])}"
+        elif self._held is not None and (wait_s := self._held.wait_of(job)) is not None:
+            doing = f"was delayed after it had failed, and is tried again in {wait_s:.1f} s"
         elif (pause_s := self._attempts.pause_of(job, now)) is not None:
             doing = f"failed, and is tried again in {pause_s:.1f} s"
         elif self._outbox is not None and job in self._outbox:
@@ -1028,12 +1081,16 @@ class Run(Processing):
     def is_paused(self) -> bool:
         return self._attempts.is_paused
 
+    def is_delaying(self, cursor: Cursor) -> bool:
+        return self._held is not None and cursor in self._held
+
     def counts(self) -> dict[str, int]:
         return {
             "concurrency": self._concurrency,
             "at_work": len(self._running),
             "ready": len(self._lanes.ready) + (0 if self._lists is None else self._lists.count),
-            "waiting_for_retry": self._attempts.waiting_count,
+            "waiting_for_retry": self._attempts.waiting_count
+            + (0 if self._held is None else self._held.count),
             "uncommitted": self._allowance.uncommitted_count,
             "in_outbox": 0 if self._outbox is None else self._outbox.record_count,
         }

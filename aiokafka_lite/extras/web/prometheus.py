@@ -96,6 +96,7 @@ HELP: Final[Mapping[str, str]] = {
     "processing_concurrency": "Calls of handlers that run() makes at a time at most, or 0 without "
     "run().",
     "processing_dead_total": "Failed records that run() has written to the dead letters.",
+    "processing_delayed_total": "Failed records that run() has written to delay topics.",
     "processing_dropped_total": "Failed records that run() has dropped, as DROP asks for.",
     "processing_failed_total": "Failed handler attempts, and records that the application "
     "rejected.",
