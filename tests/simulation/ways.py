@@ -28,11 +28,11 @@ from aiokafka_lite.errors import (
     KafkaTimeoutError,
     TransactionAbortableError,
 )
-from aiokafka_lite.processing import DeadLetters, Retry
+from aiokafka_lite.processing import Concurrency, DeadLetters, Retry
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.producing.producer import TransactionBlock
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
-from tests.simulation.cluster import DEAD, OUTPUT
+from tests.simulation.cluster import DEAD, OUTPUT, SECOND
 from tests.simulation.plan import LETTERS, READS
 from tests.simulation.rules import fails
 
@@ -48,6 +48,8 @@ READ_S: Final = 0.5
 MOST: Final = 20
 LIST_SIZE: Final = 4
 CONCURRENCY: Final = 10
+# How long the concurrency of a run changes.
+LONGEST_CHANGES_S: Final = 20.0
 TRANSACTION_MS: Final = 10_000
 # How often a record is not acknowledged, but returned again.
 NACKED: Final = 0.05
@@ -190,14 +192,46 @@ def _handler(
     return handle
 
 
+def _shape(member: Member) -> dict[str, Any]:
+    """Return options of `run` that decide when records begin: in half of the seeds, some."""
+    options: tuple[dict[str, Any], ...] = (
+        {"concurrency": CONCURRENCY, "max_per_second": 300},
+        {"concurrency": Concurrency(CONCURRENCY), "fair": True, "priority": {SECOND: 3}},
+        {"concurrency": Concurrency(CONCURRENCY)},
+    )
+    turn, has_some = divmod(member.plan.seed // 2, 2)
+    shape = options[turn % len(options)] if has_some else {"concurrency": CONCURRENCY}
+    limit = shape["concurrency"]
+    if isinstance(limit, Concurrency):
+        loop = asyncio.get_running_loop()
+
+        def change() -> None:
+            limit.value = 1 + (limit.value + 5) % (2 * CONCURRENCY)
+            if loop.time() < ends_at:
+                loop.call_later(0.7, change)
+
+        ends_at = loop.time() + LONGEST_CHANGES_S
+        change()
+    return shape
+
+
+def _shape_lists(member: Member) -> dict[str, Any]:
+    """Return the same for lists."""
+    shape = _shape(member)
+    if "fair" not in shape and member.plan.seed % 4 > 1:
+        shape["batch_wait_ms"] = 150
+        shape["batch_by"] = ("key", "partition", None)[member.plan.seed % 3]
+    return shape
+
+
 async def _run(member: Member, consumer: Consumer) -> None:
-    await consumer.run(_handler(member), concurrency=CONCURRENCY, retry=Retry())
+    await consumer.run(_handler(member), retry=Retry(), **_shape(member))
 
 
 async def _run_by_partition(member: Member, consumer: Consumer) -> None:
     await consumer.run(
         _handler(member),
-        concurrency=CONCURRENCY,
+        **_shape(member),
         order="partition",
         retry=Retry(),
     )
@@ -211,13 +245,13 @@ async def _run_lists(member: Member, consumer: Consumer) -> None:
         for record in records:
             member.note_handled(record)
 
-    await consumer.run(finish, batch_size=LIST_SIZE, concurrency=CONCURRENCY, retry=Retry())
+    await consumer.run(finish, batch_size=LIST_SIZE, retry=Retry(), **_shape_lists(member))
 
 
 async def _run_with_letters(member: Member, consumer: Consumer, letters: DeadLetters) -> None:
     await consumer.run(
         _handler(member),
-        concurrency=CONCURRENCY,
+        **_shape(member),
         retry=Retry(attempts=2, first_delay_ms=50, max_delay_ms=200),
         dead_letter=letters,
         breaker=None,
@@ -266,7 +300,7 @@ async def _copy(member: Member, consumer: Consumer) -> None:
         await _copy_all(member, [record], outputs)
 
     async with _copying(member) as producer:
-        await consumer.run(copy, concurrency=CONCURRENCY, retry=Retry(), transactions=producer)
+        await consumer.run(copy, retry=Retry(), transactions=producer, **_shape(member))
 
 
 async def _copy_with_letters(member: Member, consumer: Consumer) -> None:
@@ -278,7 +312,7 @@ async def _copy_with_letters(member: Member, consumer: Consumer) -> None:
     async with _copying(member) as producer:
         await consumer.run(
             copy,
-            concurrency=CONCURRENCY,
+            **_shape(member),
             retry=Retry(attempts=2, first_delay_ms=50, max_delay_ms=200),
             transactions=producer,
             dead_letter=DeadLetters(DEAD),
@@ -294,9 +328,9 @@ async def _copy_lists(member: Member, consumer: Consumer) -> None:
         await consumer.run(
             copy,
             batch_size=LIST_SIZE,
-            concurrency=CONCURRENCY,
             retry=Retry(),
             transactions=producer,
+            **_shape_lists(member),
         )
 
 

@@ -33,7 +33,7 @@ class Concurrency:
     """
 
     def __init__(self, value: int) -> None:
-        self._runs: set[Callable[[], None]] = set()
+        self._runs: dict[Callable[[], None], None] = {}
         self.value = value
 
     def __repr__(self) -> str:
@@ -53,10 +53,10 @@ class Concurrency:
             changed()
 
     def on_change(self, changed: Callable[[], None]) -> None:
-        self._runs.add(changed)
+        self._runs[changed] = None
 
     def forget(self, changed: Callable[[], None]) -> None:
-        self._runs.discard(changed)
+        self._runs.pop(changed, None)
 
 
 class TokenBucket:
