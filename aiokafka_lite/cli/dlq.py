@@ -508,10 +508,12 @@ class _Replay:
                         continue
                     chosen, read_to = await self._choose(records)
                     tp = TopicPartition(records[0].topic, records[0].partition)
+                    done_to = records[0].offset
                     for piece, piece_end in self._pieces(chosen, read_to):
                         await self._wait_turn(len(piece))
                         await write(tp, piece, piece_end)
-                    advance(len(records))
+                        advance(piece_end - done_to)
+                        done_to = piece_end
                     if self._problem is not None:
                         raise self._problem
                     if read_to <= records[-1].offset:
