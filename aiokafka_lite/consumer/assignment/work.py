@@ -150,9 +150,9 @@ def in_words(undone: Iterable[Mapping[TopicPartition, Range]]) -> dict[str, str]
 
 
 PROCESSING_COUNTS: Final = (
-    "concurrency", "at_work", "ready", "waiting_for_retry", "in_outbox", "uncommitted"
+    "concurrency", "calls", "at_work", "ready", "waiting_for_retry", "in_outbox", "uncommitted"
 )  # fmt: skip
-"""The limit of handlers, and where records may be. See `Processing.counts`."""
+"""The limit of handler calls, their number, and where records may be. See `Processing.counts`."""
 
 
 class Work(Protocol):

@@ -1087,6 +1087,7 @@ class Run(Processing):
     def counts(self) -> dict[str, int]:
         return {
             "concurrency": self._concurrency,
+            "calls": self._worker_count - len(self._idle),
             "at_work": len(self._running),
             "ready": len(self._lanes.ready) + (0 if self._lists is None else self._lists.count),
             "waiting_for_retry": self._attempts.waiting_count

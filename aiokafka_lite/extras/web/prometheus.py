@@ -93,6 +93,7 @@ HELP: Final[Mapping[str, str]] = {
     "of series is limited.",
     "processing_at_work": "Records that handlers of run() are processing, or that reads have "
     "returned and the application has neither acknowledged nor rejected.",
+    "processing_calls": "Calls of handlers that run() makes at present.",
     "processing_concurrency": "Calls of handlers that run() makes at a time at most, or 0 without "
     "run().",
     "processing_dead_total": "Failed records that run() has written to the dead letters.",

@@ -128,5 +128,5 @@ class Scaling:
 def _used(metrics: Mapping[str, object], has_lag: bool) -> float:
     """Return the part of the handlers that are in use. Without `run`, the application is one."""
     concurrency = cast("int", metrics["processing_concurrency"])
-    at_work = cast("int", metrics["processing_at_work"])
-    return min(1.0, at_work / concurrency) if concurrency else float(has_lag)
+    calls = cast("int", metrics["processing_calls"])
+    return min(1.0, calls / concurrency) if concurrency else float(has_lag)

@@ -624,6 +624,8 @@ async def test_nothing_keeps_a_run_that_has_ended() -> None:
         await asyncio.sleep(1)
         assert case.begun == [(0, [0])]
         assert case.run.counts() == {
+            "concurrency": 2,
+            "calls": 0,
             "at_work": 0,
             "ready": 1,
             "waiting_for_retry": 1,

@@ -149,6 +149,8 @@ async def test_the_page_answers_an_autoscaler(monkeypatch: pytest.MonkeyPatch) -
                 broker.produce("t", "wait", partition=1)
                 await handled.acquire()
             await ask(f"{url}scale")
+            metrics = consumer.metrics()
+            assert (metrics["processing_calls"], metrics["processing_concurrency"]) == (2, 4)
             await asyncio.sleep(0.2)
             answer = await ask(f"{url}scale/60", Host="pod.example")
             found = answer.fields()
