@@ -63,6 +63,12 @@ LATENCY_S: Final = (0.0005, 0.005)
 # The latency to and from a slow host.
 SLOW_S: Final = (0.2, 1.5)
 UNCATCHABLE: Final = ("SIGKILL", "SIGSTOP")
+# Addresses that mean the machine itself.
+LOCAL: Final = (None, "", "0.0.0.0", "127.0.0.1", "localhost", "::", "::1")  # noqa: S104
+# How many events the timeline draws.
+DRAWN: Final = 20_000
+# How often a coroutine is closed that awaits in a `finally`.
+CLOSED_TIMES: Final = 100
 
 
 Links: TypeAlias = frozenset[tuple[str, str]]
@@ -426,6 +432,21 @@ class Network(_net.SimNetwork):
         self.attempts.append(attempt)
         return await super()._open_connection(protocol_factory, host, port)
 
+    def is_local(self, host: object) -> bool:
+        """Whether an address or a name means the machine that uses it."""
+        return host in LOCAL
+
+    def _resolve(self, host: Any) -> str:
+        if self.is_local(host):
+            return self.here
+        try:
+            return str(super()._resolve(host))
+        except OSError:
+            raise OSError(
+                f"the simulation has no host {host!r}. Kafka is at kafka.bootstrap_servers, and a "
+                "process can connect to its own host as localhost"
+            ) from None
+
     def _is_cut(self, a: str, b: str) -> bool:
         return bool(self._cut_links) and any((a, b) in links for links in self._cut_links)
 
@@ -592,9 +613,12 @@ class Loop(simloop.SimLoop):
     async def create_server(
         self, protocol_factory: Any, host: Any = None, port: Any = None, **settings: Any
     ) -> Any:
-        """Listen on the host that an address belongs to."""
-        with self._net.on(self._net.hostname(host)):
-            return await super().create_server(protocol_factory, host, port, **settings)
+        """Listen on the host that an address belongs to. A local one is that of the caller."""
+        net = self._net
+        name = net.here if net.is_local(host) else net.hostname(host)
+        with net.on(name):
+            address = net.address(name)
+            return await super().create_server(protocol_factory, address, port, **settings)
 
     def start(
         self, host: str, work: Coroutine[object, object, Any], *, name: str | None = None
@@ -855,7 +879,7 @@ class Loop(simloop.SimLoop):
         return digest.hexdigest()[:16]
 
     def timeline(self) -> str:
-        return str(simloop.timeline_html(self._recorder.events))
+        return str(simloop.timeline_html(self._recorder.events, limit=DRAWN))
 
     def run(self, work: Coroutine[object, object, Any]) -> Any:
         """Run a coroutine; then end what is left, without a word."""
@@ -888,3 +912,14 @@ class Loop(simloop.SimLoop):
                 if not task.done():
                     task._log_destroy_pending = False
         self._exception_handler = lambda loop, context: None
+
+    def close(self) -> None:
+        """Close the coroutines of unfinished tasks: nothing may run when they are collected."""
+        for host in self._net._tasks:
+            for task in self._net.unfinished_tasks(host):
+                coro = task.get_coro()
+                for _ in range(CLOSED_TIMES):
+                    with contextlib.suppress(BaseException):
+                        coro.close()
+                        break
+        super().close()

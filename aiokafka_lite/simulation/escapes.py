@@ -27,7 +27,10 @@ ESCAPES: Final = {
     THREAD: ("a thread", "use a task, or asyncio.to_thread"),
     "socket.bind": ("a real socket", "listen with asyncio.start_server"),
     "socket.connect": ("a real socket", "connect with asyncio.open_connection"),
-    "socket.getaddrinfo": ("a real name lookup", "use loop.getaddrinfo"),
+    "socket.getaddrinfo": (
+        "a real name lookup",
+        "use kafka.bootstrap_servers, or loop.getaddrinfo for other names",
+    ),
     "socket.sendto": ("a real socket", "connect with asyncio.open_connection"),
     "time.sleep": ("time.sleep", "use asyncio.sleep"),
     "os.fork": ("another process", "use kafka.start"),
@@ -124,7 +127,13 @@ def _at_now(original: Callable[..., Any], position: int = 0) -> Callable[..., An
     return call
 
 
+def _seed(rng: random.Random, a: Any = None, version: int = 2) -> None:
+    """Do as `random.Random.seed`, which otherwise has the system's randomness if `a` is None."""
+    SEED(rng, _guard.rng.getrandbits(256) if a is None else a, version)
+
+
 LOCALTIME: Final = time.localtime
+SEED: Final = random.Random.seed
 GET_SIGNAL: Final = signal.getsignal
 SET_SIGNAL: Final = signal.signal
 OF_TUPLES: Final = (time.strftime, time.asctime)
@@ -144,6 +153,8 @@ REPLACED: Final[Sequence[tuple[Any, str, Callable[..., Any]]]] = (
     (time, "sleep", lambda seconds, /: _guard.refuse("time.sleep")),
     (os, "urandom", lambda size, /: _guard.rng.randbytes(size)),
     (random, "_urandom", lambda size, /: _guard.rng.randbytes(size)),
+    (random.Random, "seed", lambda *args, **kwargs: _seed(*args, **kwargs)),
+    (random, "seed", lambda *args, **kwargs: _seed(random._inst, *args, **kwargs)),
     (threading.Thread, "start", lambda self: _guard.refuse(THREAD)),
     (signal, "signal", lambda signalnum, handler: _guard.loop.set_signal(signalnum, handler)),
     (signal, "getsignal", lambda signalnum: _guard.loop.get_signal(signalnum)),

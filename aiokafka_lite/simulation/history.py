@@ -11,6 +11,9 @@ from typing import Final, NamedTuple
 
 from aiokafka_lite.structs import TopicPartition
 
+# The partition of a record whose producer chooses it.
+UNKNOWN_PARTITION: Final = -1
+
 
 class Kind(enum.Enum):
     SENT = "sent"
@@ -68,7 +71,9 @@ class Event(NamedTuple):
     note: str = ""
 
     def text(self) -> str:
-        place = "" if self.tp is None else f"{self.tp.topic}/{self.tp.partition}"
+        place = "" if self.tp is None else self.tp.topic
+        if self.tp is not None and self.tp.partition != UNKNOWN_PARTITION:
+            place += f"/{self.tp.partition}"
         place += f"@{self.offset}" if self.offset >= 0 else ""
         words = (f"{self.at_s:9.3f}", f"{self.who:<10}", f"{self.kind.value:<18}", f"{place:<10}")
         return " ".join((*words, self.value.decode("latin-1"), self.note)).rstrip()

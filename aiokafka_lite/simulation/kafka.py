@@ -16,7 +16,14 @@ from aiokafka_lite.errors import LeaderNotAvailableError
 from aiokafka_lite.simulation import rules
 from aiokafka_lite.simulation.cluster import SimulatedCluster
 from aiokafka_lite.simulation.engine import Loop
-from aiokafka_lite.simulation.history import Event, Facts, History, Kind, Violation
+from aiokafka_lite.simulation.history import (
+    UNKNOWN_PARTITION,
+    Event,
+    Facts,
+    History,
+    Kind,
+    Violation,
+)
 from aiokafka_lite.simulation.rules import Evidence, Rule
 from aiokafka_lite.simulation.world import LOOK_EACH_S, Process, World
 from aiokafka_lite.structs import TopicPartition
@@ -79,7 +86,9 @@ class ReturnedRecord(Protocol):
 
 
 def is_kafka_error(error: BaseException) -> bool:
-    """Whether an error is this package's KafkaError, or aiokafka's."""
+    """Whether an error is this package's KafkaError, or aiokafka's, or a group of only these."""
+    if isinstance(inner := getattr(error, "exceptions", None), tuple):  # as of a TaskGroup
+        return all(is_kafka_error(each) for each in inner)
     return any(base.__name__ == "KafkaError" for base in type(error).__mro__)
 
 
@@ -146,6 +155,9 @@ class Application(Process):
         except asyncio.CancelledError:
             if not self._is_stopping:
                 raise
+        except SystemExit as error:
+            self._history.note(Kind.RAISED, self.name, note=f"SystemExit: {error}")
+            self.error = error if error.code else None
         except BaseException as error:  # noqa: BLE001 — the course raises it
             text = f"{type(error).__name__}: {error}"
             self._history.note(Kind.RAISED, self.name, note=text)
@@ -207,6 +219,7 @@ class Kafka:
         self.bootstrap_servers = self._cluster.bootstrap_servers
         self.has_faults = True
         self.waits_for = ""
+        self._producers: list[Any] = []
 
     # Applications
 
@@ -263,7 +276,7 @@ class Kafka:
         partition: int | None = None,
     ) -> None:
         """Write a record into the log, without a producer, when its partition has a leader."""
-        self._note(Kind.SENT, value=_bytes(value))
+        noted = _bytes(value)
         while True:
             try:
                 place = self.broker.produce(topic, value, key=key, partition=partition)
@@ -271,52 +284,73 @@ class Kafka:
             except LeaderNotAvailableError:
                 await asyncio.sleep(LOOK_EACH_S)
         tp = TopicPartition(topic, place.partition)
-        self._note(Kind.ACKED, tp, place.offset, _bytes(value))
+        self._note(Kind.SENT, tp, value=noted)
+        self._note(Kind.ACKED, tp, place.offset, noted)
 
     async def send(self, producer: Any, topic: str, value: Any, **arguments: Any) -> Any:
-        """Call `producer.send_and_wait`, and note the record and its outcome."""
-        self._note(Kind.SENT, value=_bytes(value))
+        """Call `producer.send`, wait for its result, and note the record and its outcome."""
         try:
-            place = await producer.send_and_wait(topic, value, **arguments)
+            place = await (await self._send(producer, topic, value, arguments))
         except Exception as error:
-            self._note(Kind.REFUSED, value=_bytes(value), note=type(error).__name__)
+            self._note_values(Kind.REFUSED, [(topic, _bytes(value))], type(error).__name__)
             raise
         tp = TopicPartition(place.topic, place.partition)
         self._note(Kind.ACKED, tp, place.offset, _bytes(value))
         return place
 
+    async def _send(
+        self, producer: Any, topic: str, value: Any, arguments: Mapping[str, Any]
+    ) -> Awaitable[Any]:
+        """Call `producer.send`, and note the record in the order in which the producer has it."""
+        noted = _bytes(value)
+        future: Awaitable[Any] = await producer.send(topic, value, **arguments)
+        if all(each is not producer for each in self._producers):
+            self._producers.append(producer)
+        number = next(n for n, each in enumerate(self._producers) if each is producer)
+        self._note_values(Kind.SENT, [(topic, noted)], f"producer {number}")
+        return future
+
+    def _note_values(self, kind: Kind, values: list[tuple[str, bytes]], note: str) -> None:
+        for topic, value in values:
+            self._note(kind, TopicPartition(topic, UNKNOWN_PARTITION), value=value, note=note)
+
     @contextlib.asynccontextmanager
     async def transaction(self, producer: Any) -> AsyncIterator[Callable[..., Awaitable[None]]]:
         """Begin a transaction, and commit it; or abort it after an error.
 
+        If it also commits offsets, use `handling` in the block: around it, the record would be
+        processed after the commit.
+
         Yields:
             A coroutine function `send(topic, value, **arguments)`.
         """
-        values: list[bytes] = []
+        values: list[tuple[str, bytes]] = []
 
         async def send(topic: str, value: Any, **arguments: Any) -> None:
-            values.append(_bytes(value))
-            self._note(Kind.SENT, value=values[-1])
-            await producer.send(topic, value, **arguments)
+            await self._send(producer, topic, value, arguments)
+            values.append((topic, _bytes(value)))
 
         await producer.begin_transaction()
         try:
             yield send
-        except BaseException:
-            await producer.abort_transaction()
-            for value in values:
-                self._note(Kind.REFUSED, value=value, note="aborted")
+        except BaseException as error:
+            try:
+                await producer.abort_transaction()
+            except Exception as other:  # noqa: BLE001 — such as aiokafka's, of a fenced producer
+                error.add_note(f"not aborted: {other!r}")  # type: ignore[attr-defined]
+            else:
+                self._note_values(Kind.REFUSED, values, "aborted")
             raise
         await producer.commit_transaction()
-        for value in values:
-            self._note(Kind.ACKED, value=value, note="committed")
+        self._note_values(Kind.ACKED, values, "committed")
 
     @contextlib.contextmanager
     def handling(self, record: ReturnedRecord) -> Iterator[None]:
         """Note that a record was returned, and after the block that it was processed."""
         tp = TopicPartition(record.topic, record.partition)
         value = record.value
-        if not isinstance(value, bytes):  # deserialized
+        size = getattr(record, "serialized_value_size", None)
+        if not isinstance(value, bytes) or size not in (None, len(value)):  # deserialized
             value = self._cluster.value_at(tp, record.offset)
         place = tp, record.offset, value
         self._note(Kind.RETURNED, *place)
@@ -396,7 +430,8 @@ class Kafka:
         """Return the history and the log of a topic, for rules.
 
         Raises:
-            ValueError: There is no such topic, or the group has committed no offset of it.
+            ValueError: There is no such topic, the group has committed no offset of it, or the
+                test has written a value twice.
         """
         self._cluster.read_commits(self.history)
         own = History()
@@ -404,6 +439,13 @@ class Kafka:
             (event for event in self.history.events if event.tp is None or event.tp.topic == topic),
             key=lambda event: event.at_s,
         )
+        written = [each.value for each in own.of(Kind.ACKED) if each.who == TEST_HOST]
+        if len(written) != len({*written}):
+            value = next(each for each in written if written.count(each) > 1)
+            raise ValueError(
+                f"the test has written {value!r} more than once to {topic!r}: write values that "
+                "differ, because the rules identify records by their values"
+            )
         facts = self._facts(topic, group)
         if not facts.logs:
             raise ValueError(f"there is no topic {topic!r} to check")

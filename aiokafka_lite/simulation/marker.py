@@ -25,7 +25,6 @@ LEAST_S: Final = 3.0
 # Errors of the test that are no failure.
 OUTCOMES: Final = (
     pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception, unittest.SkipTest,
-    SystemExit,
 )  # fmt: skip
 
 

@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from aiokafka_lite.simulation.history import Event, Facts, History, Kind, Violation
+from aiokafka_lite.simulation.history import (
+    UNKNOWN_PARTITION,
+    Event,
+    Facts,
+    History,
+    Kind,
+    Violation,
+)
 from aiokafka_lite.structs import TopicPartition
 
 # Timestamps of commits are whole milliseconds.
@@ -97,22 +104,39 @@ def acknowledged_records_stay(run: Evidence) -> Iterator[Violation]:
     cuts = list(run.history.of(Kind.CUT_LOG))
     there = {value for log in run.facts.logs.values() for value in log.values()}
     for event in run.history.of(Kind.ACKED):
-        may_be_gone = any(event.tp in (None, cut.tp) for cut in cuts)
+        may_be_gone = any(_may_concern(cut, event.tp) for cut in cuts)
         if event.value not in there and not may_be_gone:
             text = f"{event.value!r} was acknowledged and is not in the log"
             yield Violation("acknowledged, lost", text, event.at_s)
 
 
+def _may_concern(cut: Event, tp: TopicPartition | None) -> bool:
+    if tp is None or cut.tp is None or tp.partition != UNKNOWN_PARTITION:
+        return tp in (None, cut.tp)
+    return tp.topic == cut.tp.topic
+
+
+def _is_in_log(run: Evidence, event: Event) -> bool:
+    """Whether the log has a record, or had it before its beginning was deleted."""
+    if event.tp is None or event.offset < run.facts.starts.get(event.tp, 0):
+        return True
+    return run.facts.logs.get(event.tp, {}).get(event.offset) == event.value
+
+
 def no_aborted_record_is_read(run: Evidence) -> Iterator[Violation]:
     """No record of a transaction that was aborted is returned (Jepsen's G1a).
 
-    A truncation may keep a record and remove the marker of its abort. Then the producer's next
-    marker decides about the record, and may commit it.
+    A later transaction may send its value again. A truncation may keep a record and remove the
+    marker of its abort. Then the producer's next marker decides about the record: it may commit it.
     """
-    aborted = {event.value for event in run.history.of(Kind.REFUSED) if event.note == "aborted"}
+    refused = run.history.of(Kind.REFUSED)
+    aborted = Counter(event.value for event in refused if event.note == "aborted")
+    sent_again = Counter(event.value for event in run.history.of(Kind.SENT)) - aborted
     cuts = [event for event in run.history.of(Kind.CUT_LOG) if event.who == "truncation"]
     for event in run.history.of(Kind.RETURNED):
         if event.value not in aborted:
+            continue
+        if event.value in sent_again and _is_in_log(run, event):
             continue
         if not any(
             cut.tp == event.tp and cut.offset > event.offset and cut.at_s <= event.at_s
@@ -132,26 +156,30 @@ def idempotent_records_are_written_once(run: Evidence) -> Iterator[Violation]:
 def records_keep_their_order(run: Evidence) -> Iterator[Violation]:
     """In a partition, records of an idempotent sender have the order in which it sent them.
 
+    The events name the sender by its host, and by a note if the host has several.
+
     Rewritten logs are left out. A leader that has lost its end has forgotten the producer: it
     accepts any next batch, also while an earlier one waits for the answer of the former leader.
     """
-    sent: dict[bytes, tuple[str, int]] = {}
+    sent: dict[bytes, tuple[Event, int]] = {}
     for number, event in enumerate(run.history.of(Kind.SENT)):
-        sent.setdefault(event.value, (event.who, number))
+        sent.setdefault(event.value, (event, number))
     rewritten = run.rewritten()
     for tp, log in run.facts.logs.items():
         if tp in rewritten:
             continue
-        last: dict[str, tuple[int, bytes]] = {}
+        last: dict[tuple[str, str], tuple[int, bytes]] = {}
         for offset, value in sorted(log.items()):
             if value not in sent or not run.is_idempotent(value):
                 continue
-            who, number = sent[value]
-            before, other = last.get(who, (-1, b""))
+            event, number = sent[value]
+            sender = event.who, event.note
+            before, other = last.get(sender, (-1, b""))
             if number < before:
-                text = f"{who} sent {value!r} before {other!r}, and {place_of(tp, offset)} is after"
+                place = place_of(tp, offset)
+                text = f"{event.who} sent {value!r} before {other!r}, and {place} is after"
                 yield Violation("reorder", text)
-            last[who] = max((before, other), (number, value))
+            last[sender] = max((before, other), (number, value))
 
 
 def values_are_those_of_the_log(run: Evidence) -> Iterator[Violation]:

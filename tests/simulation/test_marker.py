@@ -262,10 +262,14 @@ def test_outcomes_that_are_no_failure_and_failures_without_a_traceback(run: Run)
 
     async def test_fail(kafka):
         pytest.fail("mine", pytrace=False)
+
+    async def test_exit(kafka):
+        raise SystemExit("mine, too")
     """
     result = run(source)
-    result.assert_outcomes(xfailed=1, skipped=1, passed=1, failed=1)
+    result.assert_outcomes(xfailed=1, skipped=1, passed=1, failed=2)
     result.stdout.fnmatch_lines(["mine", "", "kafka_sim: seed 1 fails*", "replay: *"])
+    result.stdout.fnmatch_lines(["*mine, too", "*", "*kafka_sim: seed 1 fails*", "*replay: *"])
 
 
 def test_replay_is_a_command_for_the_folder_of_the_call(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import contextlib
+import gc
 import json
 import os
 import random
@@ -17,7 +19,7 @@ import time
 import types
 import uuid
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -27,6 +29,7 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka_lite.abc import ConsumerRebalanceListener
+from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -36,17 +39,6 @@ if TYPE_CHECKING:
 pytest.importorskip("simloop", reason="simloop is not installed")
 
 GROUP = "g"
-
-
-@pytest.fixture(autouse=True)
-def no_remains() -> Iterator[None]:
-    """Collect what killed processes leave here: the next test would fail for their warnings."""
-    from aiokafka_lite.simulation import trial
-
-    yield
-    for _ in range(2):  # what is closed by the first collection is garbage for the second
-        with trial.quiet(is_logged=False):
-            pass
 
 
 def outcome_of(test: Test, *faults: Any, **options: Any) -> TrialOutcome:
@@ -416,8 +408,6 @@ def test_process_ends_as_with_asyncio_run(*, is_explicit: bool) -> None:
 
 
 def test_error_of_a_process_fails_the_test_unless_it_is_kafkas() -> None:
-    from aiokafka_lite.errors import KafkaConnectionError
-
     starts: list[float] = []
 
     async def failing() -> None:
@@ -434,6 +424,85 @@ def test_error_of_a_process_fails_the_test_unless_it_is_kafkas() -> None:
     assert isinstance(outcome.error, ZeroDivisionError)
     assert len(starts) == 2
     assert outcome.virtual_s < 5
+
+
+def test_process_may_raise_kafkas_errors_from_task_groups_and_exit_without_an_error() -> None:
+    group: Any = vars(builtins)["ExceptionGroup"]  # Python 3.10 has none
+    errors: list[BaseException] = [
+        group("tasks", [KafkaConnectionError("1"), KafkaConnectionError("2")]),
+        group("tasks", [group("inner", [KafkaConnectionError("3")])]),
+        SystemExit(0),
+    ]
+    wrong = group("tasks", [KafkaConnectionError("4"), ValueError("mine")])
+
+    async def failing(errors: list[BaseException]) -> None:
+        raise errors.pop(0)
+
+    async def test(kafka: Kafka) -> None:
+        kafka.start(partial(failing, errors))
+        await asyncio.sleep(10)
+        assert not errors
+
+    async def test_wrong(kafka: Kafka, error: BaseException) -> None:
+        kafka.start(partial(failing, [error]))
+        await asyncio.sleep(10)
+
+    assert outcome_of(test).error is None
+    for error in (wrong, SystemExit("no settings")):
+        assert outcome_of(partial(test_wrong, error=error)).error is error
+
+
+def test_nothing_of_a_run_is_left_when_it_is_collected_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def serve(kafka: Kafka) -> None:
+        try:
+            await reader(kafka)()
+        finally:
+            for _ in range(3):
+                with contextlib.suppress(RuntimeError, GeneratorExit):
+                    await asyncio.sleep(1)
+
+    async def test(kafka: Kafka) -> None:
+        kafka.start(partial(serve, kafka), processes=2)
+        await kafka.settle("other", group=GROUP)
+
+    outcome = outcome_of(test, fault("member killed"), faults_s=10.0, settle_s=5.0)
+    assert outcome.kind() == "NotSettledError"
+    reports: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", reports.append)
+    outcome.error = None
+    for _ in range(2):
+        gc.collect()
+    assert not reports
+
+
+def test_processes_listen_on_their_own_host() -> None:
+    hosts = (None, "", "0.0.0.0", "127.0.0.1", "localhost", "::")  # noqa: S104
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"alive")
+        writer.close()
+
+    async def serve() -> None:
+        for host in hosts:
+            async with await asyncio.start_server(answer, host, 8080):
+                there, writer = await asyncio.open_connection("localhost", 8080)
+                answers.append(await there.read())
+                writer.close()
+
+    async def test(kafka: Kafka) -> None:
+        kafka.start(serve, processes=2)
+        await asyncio.sleep(1)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", 8080)
+        with pytest.raises(OSError, match=r"no host 'kafka'\. Kafka is at kafka\.boot"):
+            await asyncio.open_connection("kafka", 9092)
+
+    answers: list[bytes] = []
+    outcome = outcome_of(test, faults_s=5.0)
+    assert outcome.error is None
+    assert answers == [b"alive"] * 2 * len(hosts)
 
 
 def test_lost_error_of_a_task_fails_the_test() -> None:
@@ -499,11 +568,114 @@ def test_commits_are_those_of_transactions_that_are_not_aborted() -> None:
     assert outcome_of(test, faults_s=3.0).error is None
 
 
-def test_value_that_the_history_cannot_compare_is_refused() -> None:
+def test_transactions_that_copy_values_are_judged_by_topic() -> None:
+    """Also if one is aborted, and its value is sent again."""
+    from aiokafka_lite.simulation.kafka import IDEMPOTENT_RULES, RULES
+
+    attempts: list[bytes] = []
+
+    async def copy(kafka: Kafka) -> None:
+        producer = AIOKafkaProducer[Any, Any](
+            bootstrap_servers=kafka.bootstrap_servers, transactional_id="x"
+        )
+        consumer = AIOKafkaConsumer[Any, Any](
+            "t",
+            bootstrap_servers=kafka.bootstrap_servers,
+            group_id=GROUP,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+        async with consumer, producer:
+            async for record in consumer:
+                async with kafka.transaction(producer) as send:
+                    with kafka.handling(record):
+                        await send("out", record.value)
+                    attempts.append(record.value)
+                    if len(attempts) == 3:
+                        raise KafkaConnectionError("no")
+                    tp = TopicPartition(record.topic, record.partition)
+                    await producer.send_offsets_to_transaction({tp: record.offset + 1}, GROUP)
+
+    async def read(kafka: Kafka) -> None:
+        async with AIOKafkaConsumer[Any, Any](
+            "out",
+            bootstrap_servers=kafka.bootstrap_servers,
+            group_id="reader",
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+        ) as consumer:
+            async for record in consumer:
+                with kafka.handling(record):
+                    pass
+
+    async def test(kafka: Kafka) -> None:
+        for topic in ("t", "out"):
+            kafka.create_topic(topic, 2)
+        kafka.start(partial(copy, kafka))
+        kafka.start(partial(read, kafka))
+        for number in range(12):
+            await kafka.write("t", f"{number // 2 + number % 2 * 6}", partition=number % 2)
+        await kafka.settle("t", group=GROUP)
+        await kafka.settle("out", group="reader")
+        kafka.check("t", group=GROUP, rules=(*RULES, *IDEMPOTENT_RULES))
+        kafka.check("out", group="reader", rules=(*RULES, *IDEMPOTENT_RULES))
+
+    assert outcome_of(test, faults_s=5.0).error is None
+    assert len(attempts) == 13
+
+
+def test_transaction_that_cannot_be_aborted_raises_why_it_should_be() -> None:
+    class Fenced:
+        async def begin_transaction(self) -> None: ...
+
+        async def abort_transaction(self) -> None:
+            raise AssertionError("FATAL_ERROR -> ABORTING_TRANSACTION")
+
+    async def test(kafka: Kafka) -> None:
+        async with kafka.transaction(Fenced()):
+            raise KafkaConnectionError("why")
+
+    error = outcome_of(test).error
+    assert "why" in str(error)
+    assert "not aborted: AssertionError" in error.__notes__[0]  # type: ignore[union-attr]
+
+
+def test_order_is_that_in_which_each_producer_has_the_records() -> None:
+    from aiokafka_lite.simulation import trial
+    from aiokafka_lite.simulation.kafka import IDEMPOTENT_RULES
+    from aiokafka_lite.simulation.schedule import Order
+
+    async def test(kafka: Kafka) -> None:
+        kafka.create_topic("t", 1)
+        settings = {"bootstrap_servers": kafka.bootstrap_servers, "enable_idempotence": True}
+        async with (
+            AIOKafkaProducer[Any, Any](**settings, linger_ms=50) as slow,  # type: ignore[arg-type]
+            AIOKafkaProducer[Any, Any](**settings) as fast,  # type: ignore[arg-type]
+        ):
+            sends = (
+                kafka.send(producer, "t", b"%d" % number)
+                for number, producer in enumerate([slow, fast] * 5)
+            )
+            await asyncio.gather(*sends)
+        kafka.check("t", rules=IDEMPOTENT_RULES)
+
+    for order in Order:
+        with trial.quiet(is_logged=False):
+            assert trial.run(test, trial.Options(), trial.Draw(1, order, ())).error is None
+
+
+def test_values_that_the_history_cannot_tell_apart_are_refused() -> None:
     async def test(kafka: Kafka) -> None:
         await kafka.send(None, "t", {"order": 1})
 
+    async def test_twice(kafka: Kafka) -> None:
+        for topic in ("t", "other", "t"):
+            await kafka.write(topic, "same")
+        kafka.evidence("other")
+        kafka.check("t")
+
     assert "pass bytes or a string" in str(outcome_of(test).error)
+    assert "b'same' more than once to 't'" in str(outcome_of(test_twice).error)
 
 
 # --- Escapes --------------------------------------------------------------------------------
@@ -594,6 +766,7 @@ def test_clocks_and_random_numbers_are_the_runs(monkeypatch: pytest.MonkeyPatch)
                 uuid.uuid4(),
                 secrets.token_hex(),
                 random.SystemRandom().random(),
+                random.Random().random(),
                 module.clock(),
                 module.time(),
                 module.gmtime(),
@@ -655,7 +828,8 @@ def test_failed_run_is_collected() -> None:
     assert loops[0]() is None
 
 
-def test_deserialized_records_and_other_listeners() -> None:
+@pytest.mark.parametrize("decode", [json.loads, lambda value: json.loads(value)["text"].encode()])
+def test_deserialized_records_and_other_listeners(decode: Callable[[bytes], Any]) -> None:
     calls: list[str] = []
 
     class Inner(ConsumerRebalanceListener):
@@ -671,18 +845,18 @@ def test_deserialized_records_and_other_listeners() -> None:
                 bootstrap_servers=kafka.bootstrap_servers,
                 group_id=GROUP,
                 auto_offset_reset="earliest",
-                value_deserializer=json.loads,
+                value_deserializer=decode,
                 auto_commit_interval_ms=100,
             )
             consumer.subscribe(["t"], listener=kafka.listener(Inner()))
             async with consumer:
                 async for record in consumer:
                     with kafka.handling(record):
-                        assert record.value["order"] >= 0
+                        assert record.value
 
         kafka.start(read)
         for number in range(5):
-            await kafka.write("t", json.dumps({"order": number}))
+            await kafka.write("t", json.dumps({"text": f"order {number}"}))
         await kafka.settle("t", group=GROUP)
         kafka.check("t", group=GROUP)
 
