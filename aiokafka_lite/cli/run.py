@@ -58,6 +58,7 @@ _OPTIONS: Final = """
   on, and keep their partitions while it restarts (default with several processes: the host's name,
   and they leave the group at the end)
 --web HOST:PORT  serve /health and /metrics, and for a single process the consumer's page
+--progress  show the progress, if the standard error is a terminal (only with one process)
 --log-level LEVEL  debug, info, warning or error (default: %(default)s)
 --loop NAME  the event loop to run on: asyncio or uvloop (default: %(default)s)
 """
@@ -226,7 +227,7 @@ async def _work_alone(options: argparse.Namespace, handler: object) -> RunSummar
             print(f"page: {url}", file=sys.stderr)
         await stack.enter_async_context(consumer)
         try:
-            return await handle_all(consumer, handler, options)
+            return await handle_all(consumer, handler, options, progress=options.progress)
         except (TypeError, ValueError) as error:
             if is_of_arguments(consumer):
                 raise CommandError(f"{options.handler}: {error}") from error

@@ -16,6 +16,7 @@ from collections.abc import (
 )
 from contextlib import AsyncExitStack
 from functools import cached_property
+from importlib import import_module
 from types import MappingProxyType, TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -156,6 +157,7 @@ if TYPE_CHECKING:
         max_uncommitted: int
         timeout_s: float | None
         stop_on: Iterable[int] | Literal["default"]
+        progress: bool
 
 
 # A coroutine, or the result of a plain function.
@@ -765,6 +767,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         transactions: AIOKafkaProducer[Any, Any] | None = None,
         stop_on: Iterable[int] | Literal["default"] = "default",
         until: Literal["end"] | datetime | int | None = None,
+        progress: bool = False,
     ) -> RunSummary | None:
         """Call a handler for every record, many concurrently, until the consumer is stopped.
 
@@ -859,6 +862,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 returns when all earlier records of the assigned partitions are finished, including
                 retries and dead letters. Of partitions that are assigned later, the ends are those
                 at that time. It does not wait for other members of the group.
+            progress: Show records, rate, lag and failures on the standard error, if it is a
+                terminal and `rich` is installed (the extra `cli`).
 
         Returns:
             A summary if `until` was passed, otherwise None.
@@ -921,6 +926,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         )
         signals = signals_of(stop_on)
         timestamp = None if until is None else until_of(until)
+        FLAG.check("progress", progress)
         _ = self._engine.running
         threads = HandlerThreads(lambda: run.is_closing)
         call = handlers.compose(threads)
@@ -945,6 +951,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 await self._keep(settings, run, outbox, stack)
             if delays is not None:
                 self._state.add_complete_topics(delays.names)
+            if progress:
+                # By name: extras are above the consumer.
+                run.show(import_module("aiokafka_lite.extras.progress").show(self))
             await run.run()
         return None if bounds is None else bounds.summary()
 

@@ -18,6 +18,7 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
+    Coroutine,
     Iterable,
     Iterator,
     Mapping,
@@ -142,6 +143,7 @@ class Run(Processing):
         self._handling = handling
         self._end_s = core.config.rebalance_hold_s
         self._bounds: RunBounds | None = None
+        self._progress: Coroutine[object, object, None] | None = None
         self._outbox: Outbox | None = None
         # That outbox, or the one of the dead letters.
         self._watched: Outbox | None = None
@@ -220,6 +222,10 @@ class Run(Processing):
     def complete(self) -> None:
         self._note_end(None)
 
+    def show(self, progress: Coroutine[object, object, None]) -> None:
+        """Show the progress, from the begin to the end."""
+        self._progress = progress
+
     def put(self, cursor: Cursor, jobs: list[Job]) -> None:
         """Let records of a partition begin that were kept back, unless they are not due."""
         self._begin(self._not_held(cursor, jobs))
@@ -285,6 +291,8 @@ class Run(Processing):
             self._feeder = self._scope.spawn(self._feed(), name="feeder")
             if self._bounds is not None:
                 self._scope.spawn(self._bounds.watch(self), name="bounds")
+            if self._progress is not None:
+                self._scope.spawn(self._progress, name="progress")
             await self._ended.wait()
             until = self._loop.time() + self._end_s
             await self.end(until)
