@@ -203,6 +203,39 @@ async def test_partitions_whose_handlers_are_paused_are_in_trouble(kafka: KafkaH
         await asyncio.wait([running])
 
 
+async def test_a_delay_topic_whose_records_are_not_due_says_so(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    retry = Retry(after=1, topic=f"{topic}.retry", delays=[600])
+    (name,) = retry.delay_topics
+    await kafka.create_topic(name)
+    await kafka.produce(topic, 0, rows(0, 2))
+    delayed = TopicPartition(name, 0)
+
+    async def handle(record: Record) -> None:
+        raise ValueError("bad")
+
+    consumer = AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=kafka.bootstrap_servers,
+        group_id=unique("group"),
+        auto_offset_reset="earliest",
+    )
+    async with timeout(60), consumer:
+        dead = await kafka.create_topic()
+        running = asyncio.create_task(
+            consumer.run(handle, retry=retry, breaker=None, dead_letter=dead)
+        )
+
+        def states() -> dict[object, object]:
+            found = cast("list[dict[str, object]]", consumer.metrics()["partitions"])
+            return {row["topic"]: row["state"] for row in found}
+
+        await until(lambda: states().get(name) == Cause.DELAYED)
+        assert "is not due" in consumer.explain(delayed)
+        running.cancel()
+        await asyncio.wait([running])
+
+
 # --- What stands still --------------------------------------------------------------------------
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:

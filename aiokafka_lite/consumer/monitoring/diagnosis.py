@@ -38,6 +38,7 @@ class Cause(StrEnum):
     ERROR_WAITS = "error_waits"
     PAUSED = "paused"
     HANDLERS_PAUSED = "handlers_paused"
+    DELAYED = "delayed"
     BUFFERED = "buffered"
     AWAITING_COMMITTED = "awaiting_committed"
     AWAITING_RESET = "awaiting_reset"
@@ -295,6 +296,12 @@ def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
             Cause.HANDLERS_PAUSED,
             "the handlers of run() keep failing, so the circuit breaker has paused handling. From "
             "time to time, run() tries one record to see whether handlers succeed again",
+        )
+    if processing is not None and processing.is_delaying(partition):
+        return Diagnosis(
+            Cause.DELAYED,
+            "the next record of this delay topic is not due, and the partition is read no further "
+            "until it is",
         )
     if part is None:
         return None

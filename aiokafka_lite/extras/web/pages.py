@@ -231,6 +231,8 @@ OVERVIEW: Final = (
     "processing_paused",
     "processing_finished_total",
     "processing_dead_total",
+    "processing_delayed_total",
+    "processing_dropped_total",
 )
 
 

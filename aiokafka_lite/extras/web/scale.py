@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from time import thread_time
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from aiokafka_lite.structs import TopicPartition
 
@@ -30,6 +30,8 @@ CATCH_UP_S: Final = 300.0
 LEAST_S: Final = 10.0
 # A lag of more than the member reads in this time is a backlog.
 BACKLOG_S: Final = 10.0
+# The state of a partition whose records are not due: any member would wait for them.
+DELAYED: Final = "delayed"
 # A member that is hardly busy may be less fast than it seems.
 LEAST_BUSY: Final = 0.05
 
@@ -107,14 +109,12 @@ class Scaling:
         }
 
     def _sample(self, metrics: Mapping[str, object]) -> MemberSample:
-        rows = cast("Sequence[Mapping[str, int | None]]", metrics["partitions"])
-        places = {
-            TopicPartition(
-                cast("str", row["topic"]), cast("int", row["partition"])
-            ): PartitionSample(row["position"], row["lag"])
-            for row in rows
-            if row["position"] is not None and row["lag"] is not None
-        }
+        places: dict[TopicPartition, PartitionSample] = {}
+        for row in cast("Sequence[Mapping[str, Any]]", metrics["partitions"]):
+            if row["position"] is not None and row["lag"] is not None:
+                tp = TopicPartition(row["topic"], row["partition"])
+                lag = 0 if row["state"] == DELAYED else row["lag"]
+                places[tp] = PartitionSample(row["position"], lag)
         now, cpu_s = asyncio.get_running_loop().time(), thread_time()
         busy_s = 0.0
         if self._earlier is not None:

@@ -12,9 +12,15 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.consumer.monitoring.diagnosis import Cause
 from aiokafka_lite.extras import web
 from aiokafka_lite.extras.web import pages, scale
-from aiokafka_lite.extras.web.scale import MemberSample, PartitionSample, members_wanted
+from aiokafka_lite.extras.web.scale import (
+    MemberSample,
+    PartitionSample,
+    Scaling,
+    members_wanted,
+)
 from tests.support.asking import ask
 from tests.support.for_each import for_each
 
@@ -62,6 +68,17 @@ def test_the_size_is_kept_while_handlers_are_paused_or_little_is_known() -> None
     assert members_wanted(before, sample(100.0, after), 300.0) == 4.0
     assert members_wanted(before, sample(100.0, after, is_paused=True), 300.0) == 1.0
     assert members_wanted(before, sample(5.0, after), 300.0) == 1.0
+
+
+async def test_records_that_are_not_due_are_no_lag() -> None:
+    rows: list[dict[str, object]] = [
+        {"topic": "t", "partition": n, "position": 5, "lag": 100, "state": state}
+        for n, state in enumerate(["buffered", Cause.DELAYED.value])
+    ]
+    rows.append({"topic": "t", "partition": 2, "position": None, "lag": None, "state": "fetching"})
+    counts = dict.fromkeys(("processing_paused", "processing_concurrency", "processing_calls"), 0)
+    found = Scaling().answer({"partitions": rows, **counts}, 300.0)
+    assert (found["lag"], found["partitions_with_lag"], found["wanted"]) == (100, 1, 1)
 
 
 class Group:

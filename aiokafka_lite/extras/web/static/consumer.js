@@ -231,10 +231,14 @@ function showHandlers(data) {
     if (!unfinished && !data.processing_finished_total && !data.processing_dead_total) return;
     handlers = new Figure("Handlers");
   }
+  const more = [
+    [data.processing_delayed_total, "delayed"],
+    [data.processing_dropped_total, "dropped"],
+  ].flatMap(([count, what]) => (count ? [`, ${whole.format(count)} ${what}`] : []));
   handlers.show(
     data.processing_paused ? "paused" : `${whole.format(data.processing_at_work)} at work`,
     `${whole.format(waiting)} wait for another attempt, ${whole.format(unfinished)} not finished, ` +
-      `${whole.format(data.processing_dead_total)} dead letters`,
+      `${whole.format(data.processing_dead_total)} dead letters${more.join("")}`,
   );
 }
 
