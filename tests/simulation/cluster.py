@@ -24,6 +24,9 @@ PATTERN: Final = "^in.*$"
 SECOND_AT_S: Final = 10.0
 OUTPUT: Final = "out"
 DEAD: Final = "dead"
+# The beginning of the names of delay topics, and their delays.
+RETRY: Final = "retry"
+DELAYS_S: Final = (0.5, 3)
 RACKS: Final = ("a", "b", "c")
 # Of a topic that is compacted, which the last segment of a log is not.
 COMPACTED: Final[Mapping[str, str | float | bool]] = {
@@ -67,6 +70,7 @@ class GroupCluster(SimulatedCluster):
         )
         self._configs = COMPACTED if plan.is_compacted else None
         self._partitions, self._second = plan.partitions, plan.second
+        self._has_delays = plan.has_delays
         self._seen_requests = 0
         # Of Fetch, whose responses may be small, only those refused.
         self._requests: Counter[tuple[str, int, str, int]] = Counter()
@@ -80,6 +84,17 @@ class GroupCluster(SimulatedCluster):
             self.loop.call_later(SECOND_AT_S, self.create_second)
         self.broker.create_topic(OUTPUT, self._partitions)
         self.broker.create_topic(DEAD, self._partitions)
+        if self._has_delays:
+            for delay_s in DELAYS_S:
+                self.broker.create_topic(f"{RETRY}.{delay_s}", self._partitions)
+
+    def delay_facts(self) -> GroupFacts:
+        """Return the delay topics and their commits."""
+        facts = GroupFacts(committed=self.broker.committed(GROUP))
+        if self._has_delays:
+            topics = [f"{RETRY}.{delay_s}" for delay_s in DELAYS_S]
+            self.add_logs(facts, self.partitions_of(*topics))
+        return facts
 
     def create_second(self) -> None:
         if not self.broker.has_topic(SECOND):

@@ -189,7 +189,8 @@ class Course(World):
         for tp, offset, value in run.unread(Kind.HANDLED):
             if not run.is_dead(value):
                 return f"{value!r} at {tp.topic}/{tp.partition}@{offset} is not handled"
-        for tp, end in facts.ends().items():
+        ends = facts.ends() | self.cluster.delay_facts().ends()
+        for tp, end in ends.items():
             if facts.committed.get(tp, 0) < end:
                 return (
                     f"{tp.topic}/{tp.partition} is committed to {facts.committed.get(tp)} of {end}"

@@ -30,6 +30,7 @@ WAYS: Final = (*READS, "batch", *ACKS, *RUNS, "copy batches")
 # Several tasks may read in these ways.
 BY_TASKS: Final = (*READS, "batch", *ACKS)
 SEEKING: Final = READS
+DELAYS_EACH: Final = 3
 NODES: Final = (1, 2, 3)
 # What members do besides reading, each with the ways of reading that can.
 HABITS: Final = {
@@ -141,6 +142,11 @@ class Plan:
     def has_request_log(self) -> bool:
         """Whether the rules about requests hold."""
         return self.seed % 4 == 0 or any(each.name == "throttled, reset" for each in self.faults)
+
+    @property
+    def has_delays(self) -> bool:
+        """Whether records that fail wait in delay topics before they are dead letters."""
+        return self.way in LETTERS and self.second != "pattern" and self.seed % DELAYS_EACH == 1
 
     @property
     def calm_at_s(self) -> float:

@@ -543,8 +543,8 @@ _FETCHING: Final = (
         (
             _edit(
                 "consumer.fetching.answer",
-                "timestamp = self._sources.config.reset_timestamp",
-                "timestamp = -1",
+                "by_config = self._sources.config.reset_timestamp",
+                "by_config = -1",
             ),
         ),
         faults=("retention",),
@@ -936,9 +936,9 @@ _PROCESSING: Final = (
         (
             _edit(
                 "consumer.processing.run",
-                "call = dead_letter(DeadRecord(job.record, error, job.attempts, job))\n",
+                "return DeadRecord(job.record, error, job.attempts, job)\n",
                 "failed = job.record if job.follower is None else job.follower.record\n"
-                "            call = dead_letter(DeadRecord(failed, error, job.attempts, job))\n",
+                "            return DeadRecord(failed, error, job.attempts, job)\n",
             ),
         ),
         ways=("dead letters",),
@@ -1304,10 +1304,10 @@ _SEAMS: Final = (
             _edit(
                 "processing",
                 "        if self._transactional_id is None:\n"
-                "            return PlainWriter(make, self._given)\n",
-                "        if run.outbox is None:\n"
+                "            return PlainWriter(make, None)\n",
+                "        if context.outbox is None:\n"
                 '            make.keywords.pop("transactional_id")\n'
-                "            return PlainWriter(make, self._given)\n",
+                "            return PlainWriter(make, None)\n",
             ),
         ),
         ways=("letters in transactions",),

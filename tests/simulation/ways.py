@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from aiokafka_lite import _compat
 from aiokafka_lite.consumer import AIOKafkaConsumer
+from aiokafka_lite.consumer.processing.delays import read_record_of
 from aiokafka_lite.errors import (
     BatchRevokedError,
     CommitFailedError,
@@ -32,7 +33,7 @@ from aiokafka_lite.processing import Concurrency, DeadLetters, Retry
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.producing.producer import TransactionBlock
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
-from tests.simulation.cluster import DEAD, OUTPUT, SECOND
+from tests.simulation.cluster import DEAD, DELAYS_S, OUTPUT, RETRY, SECOND
 from tests.simulation.plan import LETTERS, READS
 from tests.simulation.rules import fails
 
@@ -181,7 +182,7 @@ def _handler(
     member: Member,
 ) -> Callable[[ConsumerRecord[Any, Any]], Coroutine[object, object, None]]:
     async def handle(record: ConsumerRecord[Any, Any]) -> None:
-        member.note_returned([record])
+        member.note_returned([] if is_delayed(record) else [record])
         await member.process(record)
         if member.plan.way in LETTERS and fails(record.value or b""):
             raise UnusableRecordError(record.value)
@@ -248,11 +249,24 @@ async def _run_lists(member: Member, consumer: Consumer) -> None:
     await consumer.run(finish, batch_size=LIST_SIZE, retry=Retry(), **_shape_lists(member))
 
 
+def _retry_of(member: Member) -> Retry:
+    """Return two attempts, and on some seeds further ones after delays in topics."""
+    delays: dict[str, Any] = {}
+    if member.plan.has_delays:
+        delays = {"topic": RETRY, "delays": DELAYS_S, "after": 2}
+    return Retry(attempts=2, first_delay_ms=50, max_delay_ms=200, **delays)
+
+
+def is_delayed(record: ConsumerRecord[Any, Any]) -> bool:
+    """Whether a record was read from a delay topic: its own partition may be another member's."""
+    return read_record_of(record) is not record
+
+
 async def _run_with_letters(member: Member, consumer: Consumer, letters: DeadLetters) -> None:
     await consumer.run(
         _handler(member),
         **_shape(member),
-        retry=Retry(attempts=2, first_delay_ms=50, max_delay_ms=200),
+        retry=_retry_of(member),
         dead_letter=letters,
         breaker=None,
     )
@@ -313,7 +327,7 @@ async def _copy_with_letters(member: Member, consumer: Consumer) -> None:
         await consumer.run(
             copy,
             **_shape(member),
-            retry=Retry(attempts=2, first_delay_ms=50, max_delay_ms=200),
+            retry=_retry_of(member),
             transactions=producer,
             dead_letter=DeadLetters(DEAD),
             breaker=None,
@@ -337,7 +351,7 @@ async def _copy_lists(member: Member, consumer: Consumer) -> None:
 async def _copy_all(
     member: Member, records: Sequence[ConsumerRecord[Any, Any]], outputs: Any
 ) -> None:
-    member.note_returned(records)
+    member.note_returned([each for each in records if not is_delayed(each)])
     for record in records:
         await member.process(record)
         outputs.send(OUTPUT, record.value or b"", key=record.key)
