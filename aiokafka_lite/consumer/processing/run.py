@@ -464,6 +464,11 @@ class Run(Processing):
         """Treat a record as a bad one, because the function for `order` has failed for it."""
         target = self._handling.dead_letter_for(error, job.record)
         if target is None or self._handling.retry.stops(error):
+            log.error(
+                "%s: the function for order failed, so run() ends: %s",
+                place_of(job),
+                one_line(error),
+            )
             raise error
         self._attempts.refused_unseen(job, error)
 

@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias, Union, get_args, get_origin
 
+from aiokafka_lite.bad_records import RawRecord
 from aiokafka_lite.consumer.config import is_async_callable
 from aiokafka_lite.errors import InvalidValueError
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
@@ -50,6 +51,8 @@ class Form(NamedTuple):
         if isinstance(value, self.models):
             return value
         try:
+            if isinstance(record, RawRecord):
+                raise record.error
             if value is None:
                 if self.takes_none:
                     return None
@@ -126,6 +129,8 @@ def _takes(signature: inspect.Signature, count: int) -> bool:
 def _resolved(handler: Any, parameter: inspect.Parameter | None) -> Any:
     """Return a parameter's annotation, or None for a text whose names are not known."""
     if parameter is None or parameter.annotation is parameter.empty:
+        return None
+    if parameter.kind not in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
         return None
     function = handler
     while isinstance(function, functools.partial):

@@ -266,7 +266,7 @@ async def check_order(kafka: KafkaHandle, options: dict[str, Any]) -> None:
 @pytest.mark.real_if_long
 @pytest.mark.parametrize("order", [unhashable, failing])
 async def test_a_record_whose_order_is_not_known_is_a_bad_one(
-    kafka: KafkaHandle, order: Callable[[Record], Any]
+    kafka: KafkaHandle, order: Callable[[Record], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     topic, letters = await kafka.create_topic(partitions=1), await kafka.create_topic(partitions=1)
     await kafka.produce(topic, 0, [(b"k", value) for value in (b"a", b"bad", b"b")])
@@ -286,5 +286,6 @@ async def test_a_record_whose_order_is_not_known_is_a_bad_one(
         async with member(kafka, topic) as consumer:
             with pytest.raises((TypeError, ZeroDivisionError)):
                 await consumer.run(noted.handler("a"), order=order, **options)
+            assert f"{topic}/0 offset 1: the function for order failed" in caplog.text
             with pytest.raises(ValueError, match="order must be"):
                 await consumer.run(noted.handler("a"), order=noted.handler("b"))

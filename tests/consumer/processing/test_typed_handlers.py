@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import logging
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 import pytest
 
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka_lite.bad_records import RawRecord
 from aiokafka_lite.consumer.processing import typed
 from aiokafka_lite.consumer.processing.handlers import Handlers
 from aiokafka_lite.consumer.processing.threads import HandlerThreads
@@ -198,11 +200,16 @@ async def test_an_annotation_that_is_no_model_means_the_record(
     async def unknown_record(given: MissingRecord) -> None:  # type: ignore[name-defined]  # noqa: F821
         seen.append(given)
 
+    async def of_any_number(*given: Model) -> None:
+        seen.extend(given)
+
     async def missing(given: Missing) -> None:
         seen.append(given)
 
     given = record(b"{}")
-    for handler in (bare, of_records, of_a_protocol, of_anything, unknown_record, seen.append):
+    for handler in (
+        bare, of_records, of_a_protocol, of_anything, of_any_number, unknown_record, seen.append,
+    ):  # fmt: skip
         await called(handler, given)
         assert seen.pop() is given
         assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
@@ -230,6 +237,10 @@ async def test_what_does_not_fit_an_annotation_is_an_invalid_value(
                 assert isinstance(error, DeserializationError)
                 assert (error.tp, error.offset, error.raw) == (TopicPartition("t", 0), 7, value)
                 assert error.__cause__ is not None
+    raw = RawRecord(*dataclasses.astuple(record(b'{"amount": 1}')))
+    raw.error = DeserializationError("no schema")
+    with pytest.raises(InvalidValueError, match="no schema"):
+        await called(take_model, raw)
     with pytest.raises(InvalidValueError, match="tombstone"):
         await called(many, [record({"amount": 1}), record(None)], takes_lists=True)
 
