@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 LOOK_S: Final = 0.1
 # How long a member of a group waits for its first partitions.
 UNASSIGNED_S: Final = 10.0
-# The end of a partition that does not exist.
+# After this time, a partition that brokers do not know counts as missing: its end is NOWHERE.
+NEW_S: Final = 5.0
 NOWHERE: Final = -1
 
 
@@ -50,6 +51,9 @@ class RunSummary:
         records: The number of records that were read before the ends.
         finished: The number of records whose handlers have returned.
         dead: The number of records that were written to the dead letters.
+        dropped: The number of failed records that were dropped, as `DROP` asks for.
+        delayed: The number of failed records that were moved to a delay topic. They are retried
+            later, perhaps after the run.
         failed: The number of handler calls that failed, including those that were retried.
         seconds: The duration of the run.
         topics: The number of records per topic.
@@ -59,6 +63,8 @@ class RunSummary:
     records: int
     finished: int
     dead: int
+    dropped: int
+    delayed: int
     failed: int
     seconds: float
     topics: Mapping[str, int] = field(default_factory=dict)
@@ -68,6 +74,8 @@ class RunSummary:
         return (
             f"{self.finished:,} of {self.records:,} records finished in {self.seconds:.1f} s, "
             f"{self.dead:,} dead letters, {self.failed:,} failed calls"
+            + (f", {self.dropped:,} dropped" if self.dropped else "")
+            + (f", {self.delayed:,} delayed" if self.delayed else "")
             + (f" ({topics})" if topics else "")
             + ("" if self.is_complete else ", stopped before the end")
         )
@@ -117,6 +125,7 @@ class RunBounds:
         self._began_at = self._loop.time()
         self._totals_before = dict(self._totals)
         self._ends: dict[TopicPartition, int] = {}
+        self._unknown_since: dict[TopicPartition, float] = {}
         # Jobs of partitions whose ends are not known yet.
         self._awaiting_end: dict[Cursor, list[Job]] = {}
         #: Partitions of which no more records are needed.
@@ -159,11 +168,14 @@ class RunBounds:
         try:
             self._ends |= await self._look_up(partitions)
         except UnknownTopicOrPartitionError:
-            for tp in partitions:  # one by one, to find the one that is unknown
-                try:
-                    self._ends |= await self._look_up([tp])
-                except UnknownTopicOrPartitionError:
-                    self._ends[tp] = NOWHERE
+            if len(partitions) > 1:
+                for tp in partitions:
+                    await self._find([tp])
+                return
+            (tp,) = partitions
+            # Brokers may not know a new partition yet.
+            if self._loop.time() >= self._unknown_since.setdefault(tp, self._loop.time()) + NEW_S:
+                self._ends[tp] = NOWHERE
         except ConsumerStoppedError:
             return
         except KafkaError as error:
@@ -210,6 +222,8 @@ class RunBounds:
             records=self._topics.total(),
             finished=done["finished_total"],
             dead=done["dead_total"],
+            dropped=done["dropped_total"],
+            delayed=done["delayed_total"],
             failed=done["failed_total"],
             seconds=self._loop.time() - self._began_at,
             topics={topic: count for topic, count in sorted(self._topics.items()) if count},

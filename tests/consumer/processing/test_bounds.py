@@ -12,7 +12,7 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.consumer.processing.bounds import RunSummary, until_of
-from aiokafka_lite.processing import Retry
+from aiokafka_lite.processing import Outputs, Retry
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.consumer.processing.running import PATIENCE_S, member
 from tests.support.cluster import KafkaHandle, unique
@@ -187,6 +187,38 @@ async def test_a_stop_before_the_end_is_said_in_the_summary(kafka: KafkaHandle, 
     assert not summary.is_complete
     assert summary.finished == 3
     assert "stopped before the end" in str(summary)
+
+
+@pytest.mark.real_if_long
+async def test_lists_and_transactions_end_with_all_of_their_records(kafka: KafkaHandle) -> None:
+    topic, copies = [await kafka.create_topic(unique("until"), 2) for _ in range(2)]
+    for partition in range(2):
+        await kafka.produce(topic, partition, values(105))
+    producer = AIOKafkaProducer(
+        bootstrap_servers=kafka.bootstrap_servers, transactional_id=unique("tx")
+    )
+
+    async def copy(records: list[Record], outputs: Outputs) -> None:
+        assert len(records) <= 50
+        for record in records:
+            outputs.send(copies, record.value, key=record.key)
+
+    seen: Counter[bytes | None] = Counter()
+
+    async def note(records: list[Record]) -> None:
+        seen.update(record.value for record in records)
+
+    async with timeout(PATIENCE_S), producer:
+        async with member(kafka, topic, unique("until")) as consumer:
+            summary = await consumer.run(
+                copy, until="end", transactions=producer, batch_size=50, batch_wait_ms=5_000
+            )
+            assert (summary.records, summary.finished) == (210, 210)
+        for settings in ({}, {"isolation_level": "read_committed"}):
+            async with member(kafka, copies, unique("until"), **settings) as consumer:
+                seen.clear()
+                summary = await consumer.run(note, until="end", batch_size=10)
+                assert (summary.records, seen.total(), len(seen)) == (210, 210, 105)
 
 
 @for_each(
