@@ -918,7 +918,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             timeout_s=timeout_s,
             batch_wait_ms=batch_wait_ms,
             batch_by=batch_by,
-            list_of=handlers.lists(),
+            list_of=handlers.lists() if delays is None else delays.list_of(handlers.lists()),
             max_per_second=max_per_second,
             fair=fair,
             priority=priority,

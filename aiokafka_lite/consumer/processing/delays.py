@@ -22,6 +22,7 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.processing.headers import DELAYED, Origin
 from aiokafka_lite.consumer.processing.job import Job
 from aiokafka_lite.consumer.processing.lanes import Order
+from aiokafka_lite.consumer.processing.lists import ListOf
 from aiokafka_lite.structs import ConsumerRecord
 
 if TYPE_CHECKING:
@@ -98,6 +99,17 @@ class Delays:
                 [self.origin_of(record).record for record in records], *outputs
             )
         return lambda record, *outputs: call(self.origin_of(record).record, *outputs)
+
+    def topic_of(self, record: AnyRecord) -> str:
+        """Return the topic that a record had before it was delayed."""
+        topic: str = self.origin_of(record).record.topic
+        return topic
+
+    def list_of(self, list_of: ListOf | None) -> ListOf | None:
+        """Return the function for lists, with one that receives original records."""
+        if list_of is None:
+            return None
+        return lambda record: list_of(self.origin_of(record).record)
 
     def order_of(self, order: Order) -> Order:
         """Return the order, with a function that receives original records."""

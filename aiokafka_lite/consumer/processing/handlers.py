@@ -207,7 +207,7 @@ class Handlers:
         return call_with_list if self._takes_lists else call
 
     def lists(self) -> ListOf | None:
-        """Return a function that returns the same for topics whose records may share a list."""
+        """Return a function that returns the same for records that may share a list."""
         router = self._router
         if router is None or not self._takes_lists:
             return None
@@ -218,7 +218,7 @@ class Handlers:
             numbers = (number for number, each in enumerate(self._handlers) if each is found)
             return next(numbers, None)
 
-        return list_of
+        return lambda record: list_of(record.topic)
 
 
 class Route(NamedTuple):

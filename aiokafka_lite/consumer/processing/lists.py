@@ -11,14 +11,15 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from heapq import heappop, heappush
 from itertools import count, takewhile
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from aiokafka_lite.consumer.processing.job import LISTED, Job
 from aiokafka_lite.consumer.processing.lanes import Lanes
+from aiokafka_lite.structs import ConsumerRecord
 
 BatchBy = Literal["key", "partition"] | None
-# Returns the same for topics whose records may share a list.
-ListOf = Callable[[str], Hashable]
+# Returns the same for records that may share a list.
+ListOf = Callable[[ConsumerRecord[Any, Any]], Hashable]
 
 
 class Due(NamedTuple):
@@ -69,16 +70,18 @@ class WaitingLists:
 
     def name_of(self, job: Job) -> Hashable:
         """Return the name of the list that a record waits for."""
+        list_of = None if self._list_of is None else self._list_of(job.record)
         if self._by is None:
-            return None if self._list_of is None else self._list_of(job.record.topic)
+            return list_of
         if self._by == "partition":
-            return job.cursor
-        return job.cursor, job.name if self._lanes.is_by_name else job.record.key
+            return list_of, job.cursor
+        return list_of, job.cursor, job.name if self._lanes.is_by_name else job.record.key
 
     def chain(self, first: Job, most: int) -> list[Job]:
         """Return a record and the next ones of its lane that may be in its list, at most `most`."""
         found = self._lanes.chain(first, most)
-        if self._by != "key" or len(found) == 1:
+        has_one_name = self._by != "key" and self._list_of is None
+        if has_one_name or len(found) == 1:
             return found
         name = self.name_of(first)
         return list(takewhile(lambda job: self.name_of(job) == name, found))

@@ -52,7 +52,7 @@ from aiokafka_lite.consumer.processing.calls import (
     raise_cancellation,
 )
 from aiokafka_lite.consumer.processing.delays import HeldRecords, read_record_of
-from aiokafka_lite.consumer.processing.fair import FairQueue
+from aiokafka_lite.consumer.processing.fair import TOPIC_OF, FairQueue
 from aiokafka_lite.consumer.processing.handling import DROP, DeadRecord, Handling
 from aiokafka_lite.consumer.processing.job import DEAD, LISTED, Job, JobState, halve
 from aiokafka_lite.consumer.processing.lanes import Lanes
@@ -524,7 +524,8 @@ class Run(Processing):
         handling = self._handling
         if not (handling.fair or handling.priority):
             return None
-        return FairQueue(self._concurrency, handling.priority, is_fair=handling.fair)
+        topic_of = TOPIC_OF if handling.delays is None else handling.delays.topic_of
+        return FairQueue(self._concurrency, handling.priority, topic_of, is_fair=handling.fair)
 
     def _new_lists(self) -> WaitingLists | None:
         handling = self._handling

@@ -8,7 +8,7 @@ import re
 import time
 from asyncio import _get_running_loop
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
@@ -383,6 +383,40 @@ async def test_lists_routers_and_functions_for_the_order_see_original_records(
     # The subscription has the delay topics now, for which no handler is asked.
     async with timeout(PATIENCE_S), job.running(handler=handlers, batch_size=10):
         pass
+
+
+@pytest.mark.parametrize("batch_by", [None, "partition", "key"])
+@pytest.mark.parametrize("order", ["key", "partition"])
+async def test_lists_of_delayed_records_have_those_of_one_handler(
+    kafka: KafkaHandle, batch_by: str | None, order: str
+) -> None:
+    job = await Job.of(kafka, [1], after=1)
+    other = await kafka.create_topic(partitions=1)
+    for topic in (job.topic, other):
+        await kafka.produce(topic, 0, [(b"%d" % (n % 2), b"%d" % n) for n in range(8)])
+    given: dict[str, list[list[str]]] = {job.topic: [], other: []}
+
+    def of(topic: str) -> Callable[[list[Record]], Awaitable[None]]:
+        async def handle(records: list[Record]) -> None:
+            given[topic].append([record.topic for record in records])
+            if asyncio.get_running_loop().time() < began + 0.5:
+                raise ValueError("bad")
+
+        return handle
+
+    handlers, began = {job.topic: of(job.topic), other: of(other)}, 0.0
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=kafka.bootstrap_servers, group_id=job.group, auto_offset_reset="earliest"
+    )
+    async with timeout(PATIENCE_S):
+        began = asyncio.get_running_loop().time()
+        async with job.running(
+            consumer, handler=handlers, batch_size=10, batch_by=batch_by, order=order,
+            fair=batch_by is None, priority={other: 3} if batch_by is None else None,
+        ):  # fmt: skip
+            await until(lambda: consumer.metrics()["processing_finished_total"] == 16)
+    for topic, lists in given.items():
+        assert {each for topics in lists for each in topics} == {topic}
 
 
 @pytest.mark.parametrize("way", ["outputs", "letters"])
