@@ -325,9 +325,11 @@ def _serving(address: tuple[str, int] | None, workers: Sequence[Worker]) -> Iter
         yield
         return
 
+    scalings: dict[int, Any] = {}
+
     class Requests(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status, kind, body = _answer(self.path, workers)
+            status, kind, body = _answer(self.path, workers, scalings)
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
@@ -350,7 +352,10 @@ def _serving(address: tuple[str, int] | None, workers: Sequence[Worker]) -> Iter
         server.server_close()
 
 
-def _answer(path: str, workers: Sequence[Worker]) -> tuple[int, str, bytes]:
+def _answer(
+    path: str, workers: Sequence[Worker], scalings: dict[int, Any]
+) -> tuple[int, str, bytes]:
+    """`scalings` are those of the processes, by their numbers."""
     reports = {each.number: each.report for each in workers}
     if path == "/health":
         states = [
@@ -381,4 +386,17 @@ def _answer(path: str, workers: Sequence[Worker]) -> tuple[int, str, bytes]:
             if report is not None
         ]
         return 200, prometheus.CONTENT_TYPE, prometheus.render_all(shown)
-    return 404, "text/plain", b"there are /health and /metrics\n"
+    # By name, too.
+    scale = importlib.import_module("aiokafka_lite.extras.web.scale")
+    if (catch_up_s := scale.catch_up_s_of(path[1:])) is not None:
+        answers = [
+            scalings.setdefault(each.number, scale.Scaling()).answer(
+                report.metrics, catch_up_s, time.monotonic()
+            )
+            for each in workers
+            if (report := each.report) is not None and report.health["verdict"] != "dead"
+        ]
+        if answers:
+            return 200, "application/json", json.dumps(scale.added(answers)).encode()
+        return 503, "text/plain", b"no process has a consumer that works\n"
+    return 404, "text/plain", b"there are /health, /metrics and /scale\n"

@@ -57,7 +57,7 @@ _OPTIONS: Final = """
   a name under which the program restarts: its processes have the group instance ids NAME-0 and so
   on, and keep their partitions while it restarts (default with several processes: the host's name,
   and they leave the group at the end)
---web HOST:PORT  serve /health and /metrics, and for a single process the consumer's page
+--web HOST:PORT  serve /health, /metrics and /scale, and for a single process the consumer's page
 --progress  show the progress, if the standard error is a terminal (only with one process)
 --log-level LEVEL  debug, info, warning or error (default: %(default)s)
 --loop NAME  the event loop to run on: asyncio or uvloop (default: %(default)s)

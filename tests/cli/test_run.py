@@ -172,6 +172,8 @@ async def test_a_killed_process_starts_again_and_no_record_is_lost(
         status, body = await asyncio.to_thread(get, port, "/metrics")
         assert 'process="0"' in body
         assert body.count("# TYPE aiokafka_lite_records_total counter") == 1
+        status, body = await asyncio.to_thread(get, port, "/scale/60")
+        assert json.loads(body).keys() == {"lag", "partitions_with_lag", "busy", "wanted"}
         running.process.send_signal(signal.SIGTERM)
         assert await running.rest() == 0
     assert await committed(embedded, topic) == [60] * 4

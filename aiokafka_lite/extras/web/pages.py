@@ -9,7 +9,6 @@ import asyncio
 import dataclasses
 import ipaddress
 import json
-import math
 import re
 import weakref
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -30,7 +29,7 @@ from aiokafka_lite._pages import (
     read_assets,
     refusal,
 )
-from aiokafka_lite.extras.web.scale import CATCH_UP_S, Scaling
+from aiokafka_lite.extras.web.scale import Scaling, catch_up_s_of
 
 # --- Measurements ----------------------------------------------------------------------------
 AnyConsumer: TypeAlias = AIOKafkaConsumer[object, object]
@@ -367,9 +366,8 @@ class Pages:
             return Answer(health.body, status=503 if health.is_dead else 200)
         if path == "metrics":
             return await self._metrics()
-        if path == "scale" or path.startswith("scale/"):
-            # Part of the path, because KEDA asks pods without the query.
-            return self._scale(path.partition("/")[2] or str(CATCH_UP_S))
+        if (catch_up_s := catch_up_s_of(path)) is not None:
+            return self._scale(catch_up_s)
         if path not in VIEWS:
             return problem(404, "this page does not exist")
         query = ConsumerPageQuery.of(parameters)
@@ -380,17 +378,14 @@ class Pages:
             return problem(503, text, Retry_After="1")
         return Answer(body)
 
-    def _scale(self, catch_up_s: str) -> Answer:
-        try:
-            seconds = float(catch_up_s)
-        except ValueError:
-            seconds = 0.0
-        if not 0 < seconds < math.inf:
-            return problem(404, "/scale/SECONDS needs a number of seconds above 0")
+    def _scale(self, catch_up_s: float) -> Answer:
         if self._measuring.health().is_dead:
             return problem(503, "the consumer is dead: /health has the reason")
-        metrics = self._measuring.now().metrics
-        return Answer(json.dumps(self._measuring.scaling.answer(metrics, seconds)).encode())
+        measured = self._measuring.now()
+        answer = self._measuring.scaling.answer(
+            measured.metrics, catch_up_s, measured.measured_at, thread_time()
+        )
+        return Answer(json.dumps(answer).encode())
 
     async def _metrics(self) -> Answer:
         try:

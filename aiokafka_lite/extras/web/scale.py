@@ -17,9 +17,8 @@ like this one. Smoothing and delays are left to the autoscaler.
 
 from __future__ import annotations
 
-import asyncio
+import math
 from collections.abc import Mapping, Sequence
-from time import thread_time
 from typing import Any, Final, NamedTuple, cast
 
 from aiokafka_lite.structs import TopicPartition
@@ -82,6 +81,25 @@ def members_wanted(earlier: MemberSample, latest: MemberSample, catch_up_s: floa
     return sum(min(1.0, each / rate) for each in needed)
 
 
+def catch_up_s_of(path: str) -> float | None:
+    """Return the time to catch up of a path such as "scale" or "scale/60". None: it is neither."""
+    name, slash, text = path.partition("/")
+    if name != "scale" or not slash:
+        return CATCH_UP_S if name == "scale" else None
+    try:
+        seconds = float(text)
+    except ValueError:
+        return None
+    return seconds if 0 < seconds < math.inf else None
+
+
+def added(answers: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return one answer for several members."""
+    names = ("lag", "partitions_with_lag", "wanted")
+    found = {name: round(sum(each[name] for each in answers), 3) for name in names}
+    return found | {"busy": round(sum(each["busy"] for each in answers) / len(answers), 3)}
+
+
 class Scaling:
     """Samples one consumer's metrics whenever it is asked."""
 
@@ -92,9 +110,14 @@ class Scaling:
         self._latest: MemberSample
         self._cpu_s = 0.0
 
-    def answer(self, metrics: Mapping[str, object], catch_up_s: float) -> dict[str, float]:
-        """Return the values of ``/scale``."""
-        latest = self._sample(metrics)
+    def answer(
+        self, metrics: Mapping[str, object], catch_up_s: float, now: float, cpu_s: float = 0.0
+    ) -> dict[str, float]:
+        """Return the values of ``/scale``, at a time of any clock.
+
+        `cpu_s` is the CPU time that the thread of the event loop has used.
+        """
+        latest = self._sample(metrics, now, cpu_s)
         if self._earlier is None:
             self._earlier = self._later = latest
         elif latest.at_s - self._later.at_s >= WINDOW_S:
@@ -108,14 +131,13 @@ class Scaling:
             "wanted": round(members_wanted(self._earlier, latest, catch_up_s), 3),
         }
 
-    def _sample(self, metrics: Mapping[str, object]) -> MemberSample:
+    def _sample(self, metrics: Mapping[str, object], now: float, cpu_s: float) -> MemberSample:
         places: dict[TopicPartition, PartitionSample] = {}
         for row in cast("Sequence[Mapping[str, Any]]", metrics["partitions"]):
             if row["position"] is not None and row["lag"] is not None:
                 tp = TopicPartition(row["topic"], row["partition"])
                 lag = 0 if row["state"] == DELAYED else row["lag"]
                 places[tp] = PartitionSample(row["position"], lag)
-        now, cpu_s = asyncio.get_running_loop().time(), thread_time()
         busy_s = 0.0
         if self._earlier is not None:
             passed_s = now - self._latest.at_s

@@ -19,6 +19,7 @@ from aiokafka_lite.extras.web.scale import (
     MemberSample,
     PartitionSample,
     Scaling,
+    added,
     members_wanted,
 )
 from tests.support.asking import ask
@@ -77,8 +78,11 @@ async def test_records_that_are_not_due_are_no_lag() -> None:
     ]
     rows.append({"topic": "t", "partition": 2, "position": None, "lag": None, "state": "fetching"})
     counts = dict.fromkeys(("processing_paused", "processing_concurrency", "processing_calls"), 0)
-    found = Scaling().answer({"partitions": rows, **counts}, 300.0)
+    found = Scaling().answer({"partitions": rows, **counts}, 300.0, now=0.0)
     assert (found["lag"], found["partitions_with_lag"], found["wanted"]) == (100, 1, 1)
+    assert added([found, found]) == {
+        "lag": 200, "partitions_with_lag": 2, "wanted": 2, "busy": found["busy"]
+    }  # fmt: skip
 
 
 class Group:
