@@ -220,10 +220,10 @@ def run(test: Test, options: Options, drawn: Draw, *, is_traced: bool = False) -
         outcome.digest, outcome.virtual_s = loop.digest(), loop.now
         if is_traced and trials:
             outcome.timeline = _page(loop.timeline(), drawn, trials[0].kafka.text())
-        interrupt = confinement.interrupt
         loop.close()
         for trial in trials:
             trial.kafka.close()
+        interrupt = confinement.interrupt
     if interrupt is not None:
         raise interrupt
     return outcome

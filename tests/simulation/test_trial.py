@@ -477,6 +477,29 @@ def test_nothing_of_a_run_is_left_when_it_is_collected_later(
     assert not reports
 
 
+def test_interrupt_while_the_coroutines_of_a_run_are_closed_is_raised() -> None:
+    def interrupt(*_: object) -> None:
+        raise TimeoutError("too late")
+
+    async def serve() -> None:
+        try:
+            await asyncio.sleep(1_000)
+        finally:
+            signal.raise_signal(signal.SIGALRM)
+
+    async def test(kafka: Kafka) -> None:
+        kafka.start(serve)
+        await asyncio.sleep(1)
+        raise ZeroDivisionError
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(TimeoutError, match="too late"):
+            outcome_of(test)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_processes_listen_on_their_own_host() -> None:
     hosts = (None, "", "0.0.0.0", "127.0.0.1", "localhost", "::")  # noqa: S104
 
