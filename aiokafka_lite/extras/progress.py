@@ -65,7 +65,7 @@ async def _show(consumer: AIOKafkaConsumer[Any, Any], console: Console) -> None:
                 text = text_of(metrics, samples)
                 progress.update(total, completed=done, total=whole, text=text)
                 rows = bars_of(metrics)
-                for name in bars.keys() - rows.keys():
+                for name in [each for each in bars if each not in rows]:
                     progress.remove_task(bars.pop(name))
                 for name, (position, row_left) in rows.items():
                     if name not in bars:

@@ -158,6 +158,8 @@ class Application(Process):
         except SystemExit as error:
             self._history.note(Kind.RAISED, self.name, note=f"SystemExit: {error}")
             self.error = error if error.code else None
+        except KeyboardInterrupt:
+            self._history.note(Kind.RAISED, self.name, note="KeyboardInterrupt")
         except BaseException as error:  # noqa: BLE001 — the course raises it
             text = f"{type(error).__name__}: {error}"
             self._history.note(Kind.RAISED, self.name, note=text)

@@ -250,6 +250,46 @@ def test_signal_ends_a_process_by_its_handler_or_kills_it() -> None:
     assert ends == ["stopped", "first", "third is cancelled", "stopped"]
 
 
+def test_signals_stop_a_run_of_handlers_in_order() -> None:
+    ends: list[str] = []
+
+    async def test(kafka: Kafka) -> None:
+        async def serve() -> None:
+            name = f"m{len(began)}"
+            began.append(name)
+
+            async def handle(record: object) -> None:
+                began.append("handler")
+                if began.count("handler") == 2:
+                    are_running.set()
+                await asyncio.sleep(2.0)
+                ends.append(f"{name} handled")
+
+            async with AIOKafkaConsumer(
+                "orders", bootstrap_servers=kafka.bootstrap_servers, auto_offset_reset="earliest"
+            ) as consumer:
+                try:
+                    await consumer.run(handle, stop_on=(signal.SIGTERM, signal.SIGINT))
+                except KeyboardInterrupt:
+                    ends.append(f"{name} is interrupted")
+                    raise
+                ends.append(f"{name} returned")
+
+        began: list[str] = []
+        are_running = asyncio.Event()
+        kafka.create_topic("orders", 1)
+        await kafka.write("orders", b"1")
+        kafka.start(serve, processes=2)
+        await are_running.wait()
+        kafka.send_signal(signal.SIGTERM, process=0)
+        await asyncio.sleep(0.01)
+        kafka.send_signal(signal.SIGINT, process=1)
+        await asyncio.sleep(5.0)
+
+    assert outcome_of(test).error is None
+    assert sorted(ends) == ["m0 handled", "m0 returned", "m1 handled", "m1 is interrupted"]
+
+
 def test_signals_stop_a_process_until_it_continues() -> None:
     ends: list[str] = []
     ticks = {"a": 0, "b": 0, "c": 0}
