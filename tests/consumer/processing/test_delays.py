@@ -165,6 +165,7 @@ async def test_a_failed_record_is_handled_after_each_delay_and_returns_as_it_was
     assert consumer.metrics()["processing_dead_total"] == 0
 
 
+@pytest.mark.real_if_long
 async def test_after_the_last_delay_it_is_a_dead_letter_with_its_history(
     kafka: KafkaHandle,
 ) -> None:
@@ -217,6 +218,7 @@ def test_wrong_delays_are_refused(given: dict[str, Any], error: type[Exception],
         Retry(**given)
 
 
+@pytest.mark.real_if_long
 async def test_the_first_that_is_not_due_is_held_and_no_more_are_taken(kafka: KafkaHandle) -> None:
     """A thousand delayed records do not fill the run's memory, and it stays healthy."""
     job = await Job.of(kafka, [8], after=1)
@@ -279,6 +281,7 @@ async def test_a_rebalance_and_a_kill_lose_no_delayed_record(
     assert Counter(each.record.value for each in job.tried) == {b"%d" % n: 2 for n in range(40)}
 
 
+@pytest.mark.real_if_long
 async def test_a_stop_does_not_wait_and_the_next_run_continues(kafka: KafkaHandle) -> None:
     job = await Job.of(kafka, [4], after=1)
     job.failures = {b"x": 1}
@@ -309,6 +312,7 @@ async def test_delay_topics_are_read_from_their_beginning(kafka: KafkaHandle, re
             await until(lambda: len(job.tried) == 2)
 
 
+@pytest.mark.real_if_long
 async def test_groups_that_share_delay_topics_handle_their_own_records(kafka: KafkaHandle) -> None:
     job = await Job.of(kafka, [1], after=1)
     other = Job(kafka, job.topic, job.retry, job.dead)
@@ -324,6 +328,7 @@ async def test_groups_that_share_delay_topics_handle_their_own_records(kafka: Ka
     assert await job.committed(topic) == await other.committed(topic) == {topic: 2}
 
 
+@pytest.mark.real_if_long
 async def test_records_of_others_in_a_delay_topic_are_handled_as_they_are(
     kafka: KafkaHandle,
 ) -> None:
@@ -335,6 +340,7 @@ async def test_records_of_others_in_a_delay_topic_are_handled_as_they_are(
     assert (job.tried[0].record.topic, job.tried[0].record.offset) == (topic, 0)
 
 
+@pytest.mark.real_if_long
 async def test_deserialised_records_are_delayed_with_their_bytes(kafka: KafkaHandle) -> None:
     job = await Job.of(kafka, [1], after=1)
     given: list[object] = []
@@ -356,6 +362,7 @@ async def test_deserialised_records_are_delayed_with_their_bytes(kafka: KafkaHan
     assert (letter.key, letter.value) == (b"k", b"007")
 
 
+@pytest.mark.real_if_long
 async def test_lists_routers_and_functions_for_the_order_see_original_records(
     kafka: KafkaHandle,
 ) -> None:
@@ -457,6 +464,27 @@ async def test_in_transactions_it_is_delayed_and_handled_exactly_once(
         assert sorted(each.value or b"" for each in found) == [b"a", b"b"]
 
 
+@pytest.mark.real_if_long
+async def test_a_run_to_the_present_ends_leaves_later_delayed_records_to_the_next(
+    kafka: KafkaHandle,
+) -> None:
+    """The end of a delay topic is that when it is assigned, a moment after the run begins."""
+    job = await Job.of(kafka, [2], after=1)
+    job.failures = {b"x": 1, b"y": 1}
+    async with timeout(PATIENCE_S):
+        for value in (b"x", b"y", b"z"):
+            await kafka.produce(job.topic, 0, [(None, value)])
+            async with job.member() as consumer:
+                summary = await consumer.run(
+                    job.handle, retry=job.retry, breaker=None, dead_letter=job.dead, until="end"
+                )
+                assert summary.is_complete
+                assert job.times_of(value)
+        # The third run waits for what the second one has delayed.
+        assert Counter(each.record.value for each in job.tried) == {b"x": 2, b"y": 2, b"z": 1}
+
+
+@pytest.mark.real_if_long
 async def test_what_cannot_work_is_refused_when_run_begins(kafka: KafkaHandle) -> None:
     job = await Job.of(kafka, [1])
     letters = DeadLetters(job.dead, transactional_id=unique("letters"))
@@ -485,6 +513,7 @@ async def test_what_cannot_work_is_refused_when_run_begins(kafka: KafkaHandle) -
         await task
 
 
+@pytest.mark.real_if_long
 async def test_after_a_seek_delayed_records_are_held_again(kafka: KafkaHandle) -> None:
     job = await Job.of(kafka, [4], after=1)
     job.failures = {b"x": 1, b"y": 1}
@@ -503,6 +532,7 @@ async def test_after_a_seek_delayed_records_are_held_again(kafka: KafkaHandle) -
     assert sorted(each.record.value or b"" for each in job.tried) == [b"x", b"x", b"y", b"y"]
 
 
+@pytest.mark.real_if_long
 async def test_a_dead_letter_function_receives_the_original_record(kafka: KafkaHandle) -> None:
     job = await Job.of(kafka, [1], after=1)
     job.failures = {b"x": math.inf}

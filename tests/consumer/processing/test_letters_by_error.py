@@ -144,6 +144,7 @@ async def test_each_record_goes_where_its_error_says(
     assert "offset 4 was written" not in caplog.text
 
 
+@pytest.mark.real_if_long
 async def test_an_error_of_no_class_ends_the_run(kafka: KafkaHandle) -> None:
     topic = await filled(kafka, [b"key", b"value"])
     consumer = member(kafka, topic, unique("by-error"))
@@ -153,6 +154,7 @@ async def test_an_error_of_no_class_ends_the_run(kafka: KafkaHandle) -> None:
         assert await consumer.committed(TopicPartition(topic, 0)) in (None, 0, 1)
 
 
+@pytest.mark.real_if_long
 async def test_a_record_that_cannot_be_deserialised_has_its_class_too(kafka: KafkaHandle) -> None:
     topic = await filled(kafka, [b"1", b"x", b"2"])
     consumer = member(kafka, topic, unique("by-error"), value_deserializer=int)
@@ -172,6 +174,7 @@ async def test_a_record_that_cannot_be_deserialised_has_its_class_too(kafka: Kaf
             await again.run(refuse, dead_letter={ValueError: DROP})
 
 
+@pytest.mark.real_if_long
 async def test_a_failure_of_the_function_for_the_order_has_its_class_too(
     kafka: KafkaHandle,
 ) -> None:
@@ -231,6 +234,7 @@ async def test_those_in_transactions_share_a_producer(kafka: KafkaHandle) -> Non
         await task
 
 
+@pytest.mark.real_if_long
 async def test_dropped_records_of_transactions_are_committed_without_outputs(
     kafka: KafkaHandle,
 ) -> None:

@@ -74,6 +74,7 @@ async def filled(kafka: KafkaHandle, values: list[bytes]) -> str:
     return topic
 
 
+@pytest.mark.real_if_long
 @pytest.mark.parametrize("ending", [hang, swallow, raise_another, HeldTwice()])
 async def test_a_call_that_takes_too_long_fails_however_it_ends(
     kafka: KafkaHandle, ending: Callable[[Record], Awaitable[None]]
@@ -138,6 +139,7 @@ async def test_each_call_has_its_own_time_and_attempts_begin_anew() -> None:
         assert [took_s for _, took_s in took] == pytest.approx([1.0] * 20, abs=0.1)
 
 
+@pytest.mark.real_if_long
 async def test_a_list_that_takes_too_long_is_tried_record_by_record(kafka: KafkaHandle) -> None:
     topic = await filled(kafka, [b"good", b"slow", b"good"])
     consumer = member(kafka, topic, unique("limit"))
@@ -190,6 +192,7 @@ async def test_the_outputs_of_a_late_call_are_discarded(kafka: KafkaHandle) -> N
             assert not await reader.getmany(timeout_ms=500)
 
 
+@pytest.mark.real_if_long
 async def test_late_calls_open_the_breaker_and_stop_a_run_without_dead_letters(
     kafka: KafkaHandle,
 ) -> None:
