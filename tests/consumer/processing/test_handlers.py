@@ -289,3 +289,35 @@ async def test_a_record_whose_order_is_not_known_is_a_bad_one(
             assert f"{topic}/0 offset 1: the function for order failed" in caplog.text
             with pytest.raises(ValueError, match="order must be"):
                 await consumer.run(noted.handler("a"), order=noted.handler("b"))
+
+
+async def test_lists_of_delayed_records_have_one_handler_too(
+    kafka: KafkaHandle, topic: str, other: str
+) -> None:
+    """Although all wait in one delay topic."""
+    retry = Retry(topic=unique("retry"), delays=[0.5], after=1)
+    for name in retry.delay_topics:
+        await kafka.create_topic(name, partitions=1)
+    failed: set[tuple[str, int]] = set()
+    done: list[tuple[str, int]] = []
+    topics: list[set[str]] = []
+
+    def handler_of(own: str) -> Callable[[list[Record]], object]:
+        async def handle(records: list[Record]) -> None:
+            topics.append({record.topic for record in records} | {own})
+            places = {(own, record.offset) for record in records}
+            if not places <= failed:
+                failed.update(places)
+                raise ValueError(own)
+            done.extend(places)
+
+        return handle
+
+    handlers = {topic: handler_of(topic), other: handler_of(other)}
+    options: dict[str, Any] = {"batch_size": 20, "retry": retry, "breaker": None, "order": None}
+    for batch_by in (None, "partition"):
+        failed.clear()
+        done.clear()
+        async with running(member(kafka), handlers, batch_by=batch_by, **options):
+            await until(lambda: len(done) == 15)
+    assert {len(each) for each in topics} == {1}
