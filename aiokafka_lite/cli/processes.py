@@ -247,6 +247,7 @@ class Supervisor:
         self._options = options
         self.workers = [Worker(options, number) for number in range(options.processes)]
         self._received: list[int] = []
+        self._is_stopping = False
         self._kills_at = math.inf
         self._killed_count = 0
 
@@ -265,7 +266,9 @@ class Supervisor:
                     if time.monotonic() >= self._kills_at:
                         self._kill(f"they have not ended in {KILL_S:g} s")
                     for worker in self.workers:
-                        worker.look(is_stopping=bool(heeded))
+                        worker.look(is_stopping=self._is_stopping)
+                    for worker in self._beyond_help():
+                        self._stop(f"process {worker.number} cannot start")
         finally:
             signals.give_back()
             for worker in self.workers:
@@ -273,28 +276,36 @@ class Supervisor:
         return self._code()
 
     def _is_over(self) -> bool:
-        if any(each.failed is not None and each.failed.is_permanent for each in self.workers):
-            return True
-        is_stopping = bool(self._received)
         return all(
-            each.process is None and (is_stopping or each.done is not None) for each in self.workers
+            each.process is None and (self._is_stopping or each.done is not None)
+            for each in self.workers
         )
+
+    def _beyond_help(self) -> list[Worker]:
+        return [each for each in self.workers if each.failed and each.failed.is_permanent]
 
     def _start_due(self) -> None:
         for each in self.workers:
             is_due = each.process is None and each.done is None
-            if is_due and not self._received and time.monotonic() >= each.starts_at:
+            if is_due and not self._is_stopping and time.monotonic() >= each.starts_at:
                 each.start()
 
     def _heed(self, number: int, count: int) -> None:
-        if count == 1:
-            log.info("%s: %d processes stop", name_of(number), len(self.workers))
-            self._kills_at = time.monotonic() + KILL_S
-        if count <= 2:
+        if not self._is_stopping:
+            self._stop(name_of(number))
+        elif count <= 2:
             for each in self.workers:
                 each.stop()
         else:
             self._kill(f"{name_of(number)} was received {count} times")
+
+    def _stop(self, reason: str) -> None:
+        if not self._is_stopping:
+            self._is_stopping = True
+            log.info("%s: %d processes stop", reason, len(self.workers))
+            self._kills_at = time.monotonic() + KILL_S
+            for each in self.workers:
+                each.stop()
 
     def _kill(self, reason: str) -> None:
         self._kills_at = math.inf
@@ -306,9 +317,9 @@ class Supervisor:
             each.kill()
 
     def _code(self) -> int:
-        for each in self.workers:
-            if each.failed is not None and each.failed.is_permanent:
-                raise CommandError(f"process {each.number}: {each.failed.text}")
+        for each in self._beyond_help():
+            assert each.failed is not None  # noqa: S101 -- it is beyond help
+            raise CommandError(f"process {each.number}: {each.failed.text}")
         for each in self.workers:
             if each.done is not None:
                 print(f"[{each.number}] {each.done.summary}")

@@ -115,6 +115,8 @@ def add_run(subparsers: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.group is None:
         raise UsageError("give the group that commits offsets: --group GROUP")
+    if options.progress and options.processes > 1:
+        raise UsageError("--progress shows a single process: leave out --processes")
     logging.getLogger().setLevel(options.log_level.upper())
     checked = connecting(options)  # also asks for a password, once for all processes
     if checked.login is not None and checked.login.password is not None:
