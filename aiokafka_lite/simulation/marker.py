@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import inspect
 import math
 import os
@@ -87,8 +89,7 @@ def _report(item: pytest.Function, test: trial.Test, options: Options, failed: T
         raise
     except BaseException as error:  # noqa: BLE001 — such as a time limit of the test
         return "\n".join([*lines, f"Further runs were interrupted: {error}"])
-    page = _folder(item.config) / f"{_file_name(item.nodeid)}-{seed}.html"
-    page.write_text(traced.timeline, encoding="utf-8")
+    page = _write_page(item.config, f"{_file_name(item.nodeid)}-{seed}.html", traced.timeline)
     lines += [
         f"timeline:  {page}",
         f"schedule:  {len(best.draw.faults)} of {total} faults are enough",
@@ -106,17 +107,24 @@ def _report(item: pytest.Function, test: trial.Test, options: Options, failed: T
     return "\n".join(lines)
 
 
-def _folder(config: pytest.Config) -> Path:
+def _write_page(config: pytest.Config, name: str, text: str) -> Path:
+    """Write a page into pytest's cache; or into a temporary folder without a writable cache."""
     cache = getattr(config, "cache", None)
-    if cache is None:
-        return Path(tempfile.mkdtemp(prefix="kafka_sim-"))
-    folder: Path = cache.mkdir("kafka_sim")
-    return folder
+    if cache is not None:
+        with contextlib.suppress(OSError):
+            page: Path = cache.mkdir("kafka_sim") / name
+            page.write_text(text, encoding="utf-8")
+            return page
+    page = Path(tempfile.mkdtemp(prefix="kafka_sim-")) / name
+    page.write_text(text, encoding="utf-8")
+    return page
 
 
 def _file_name(nodeid: str) -> str:
-    name = nodeid.replace("::", "-")
-    return "".join(char if char.isalnum() or char in "-_." else "_" for char in name)[-150:]
+    """Return a name that no other test has, also if characters are replaced or left out."""
+    given = nodeid.replace("::", "-")
+    name = "".join(char if char.isalnum() or char in "-_." else "_" for char in given)[-150:]
+    return name if name == given else f"{name}-{hashlib.sha256(nodeid.encode()).hexdigest()[:8]}"
 
 
 def _options(item: pytest.Function) -> tuple[int, Options]:

@@ -101,6 +101,22 @@ def test_failure_says_how_to_replay_it(run: Run) -> None:
     )
 
 
+def test_each_failure_has_a_page_also_without_a_writable_cache(run: Run) -> None:
+    source = """
+    import pytest
+    pytestmark = pytest.mark.kafka_sim(seeds=1, faults="none", faults_s=3)
+
+    @pytest.mark.parametrize("name", ["a/b", "a_b", "a b", "c" * 300, "d" + "c" * 300])
+    async def test_it(kafka, name):
+        assert 0, f"wrong: {name}"
+    """
+    for cache in (".pytest_cache", __file__):  # a file is no folder
+        output = run(source, "-o", f"cache_dir={cache}").stdout.str()
+        pages = re.findall(r"timeline:  (.*\.html)", output)
+        assert len({*pages}) == output.count(" AssertionError: wrong: ") == 5
+        assert all("<svg" in Path(page).read_text("utf-8") for page in pages)
+
+
 def test_run_that_its_seed_does_not_decide_is_told(run: Run) -> None:
     output = run(
         """
