@@ -101,7 +101,9 @@ def test_failure_says_how_to_replay_it(run: Run) -> None:
     )
 
 
-def test_each_failure_has_a_page_also_without_a_writable_cache(run: Run) -> None:
+def test_each_failure_has_a_page_also_without_a_writable_cache(
+    run: Run, pytester: pytest.Pytester
+) -> None:
     source = """
     import pytest
     pytestmark = pytest.mark.kafka_sim(seeds=1, faults="none", faults_s=3)
@@ -110,7 +112,9 @@ def test_each_failure_has_a_page_also_without_a_writable_cache(run: Run) -> None
     async def test_it(kafka, name):
         assert 0, f"wrong: {name}"
     """
-    for cache in (".pytest_cache", __file__):  # a file is no folder
+    (pytester.mkdir("read-only") / "d").mkdir()
+    (pytester.path / "read-only" / "d" / "kafka_sim").touch()  # a file is no folder
+    for cache in (".pytest_cache", "read-only"):
         output = run(source, "-o", f"cache_dir={cache}").stdout.str()
         pages = re.findall(r"timeline:  (.*\.html)", output)
         assert len({*pages}) == output.count(" AssertionError: wrong: ") == 5
