@@ -111,6 +111,14 @@ async def test_the_first_program_processes_a_record(broker: Broker) -> None:
         assert await process.stdout.readline() == b"b'k' b'{\"id\": 1, \"amount\": 3}'\n"
 
 
+async def test_the_test_of_a_handler_passes() -> None:
+    (block,) = [each for each in BLOCKS["processing.md"] if "kafka_broker" in each]
+    names: dict[str, Any] = {}
+    exec(f"{IMPORTS}\n{block}", names)  # noqa: S102 -- the page's own
+    async with Broker() as broker, timeout(WAIT_S):
+        await names["test_orders_are_stored"](broker)
+
+
 async def test_records_that_are_worth_it_are_acknowledged(broker: Broker) -> None:
     (block,) = [each for each in BLOCKS["processing.md"] if "async def by_hand" in each]
     names: dict[str, Any] = {}

@@ -53,9 +53,11 @@ class Concurrency:
             changed()
 
     def on_change(self, changed: Callable[[], None]) -> None:
+        """Call a function after each change of `value`, until `forget`."""
         self._runs[changed] = None
 
     def forget(self, changed: Callable[[], None]) -> None:
+        """Call a function of `on_change` no longer."""
         self._runs.pop(changed, None)
 
 
