@@ -10,6 +10,7 @@ import asyncio
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -64,7 +65,8 @@ class Failure(NamedTuple):
 def _ignore(*_: object) -> None: ...
 
 
-class RequestKind(NamedTuple, Generic[WishT, QuestionT, AnswerT]):
+@dataclass(frozen=True)
+class RequestKind(Generic[WishT, QuestionT, AnswerT]):
     """One kind of requests: `send` asks a node; the others take a result and the leader's epoch, an
     error of a wish that is retried, and the end of a request.
     """
