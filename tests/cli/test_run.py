@@ -249,7 +249,7 @@ async def test_a_failed_handler_starts_its_process_again_and_a_wrong_one_ends_th
         ("handlers_of_run.sub:handle", CommandError, "there is no module handlers_of_run.sub"),
         ("broken_of_run:handle", CommandError, "'not_installed' .*broken_of_run.py, line 2"),
         ("wrong_of_run:handle", CommandError, "SyntaxError.*wrong_of_run.py, line 1"),
-        ("handlers_of_run:handel", CommandError, "has no handel; did you mean handle?"),
+        ("handlers_of_run:handles", CommandError, "has no handles; did you mean handle?"),
         ("handlers_of_run:Inner.nothing", CommandError, "has no Inner.nothing"),
     ]
 )
