@@ -756,13 +756,23 @@ class Run(Processing):
 
     def _next_chains(self, now: float) -> list[list[Job]]:
         """Return the records that begin now in one call: of each lane the next ones, in order."""
-        chains: list[list[Job]] = []
-        left = self._handling.batch_size
-        if left is None:
+        most, lists = self._handling.batch_size, self._lists
+        if most is None:
             return [] if (job := self._next(now)) is None else [[job]]
-        if self._lists is not None and not self._make_list_ready(self._lists, now):
-            return []
-        chain_of = self._lanes.chain if self._lists is None else self._lists.chain
+        if lists is None:
+            return self._new_list(now, most, self._lanes.chain)
+        while self._make_list_ready(lists, now):
+            if chains := self._new_list(now, most, lists.chain):
+                self.offer(1)  # another list may be due
+                return chains
+            if self._lanes.ready:
+                break  # none of these may begin now
+        return []
+
+    def _new_list(
+        self, now: float, left: int, chain_of: Callable[[Job, int], list[Job]]
+    ) -> list[list[Job]]:
+        chains: list[list[Job]] = []
         while left > 0 and (job := self._next(now)) is not None:
             is_alone = self._attempts.is_alone(job)
             if not chains and job.list_limit:
@@ -777,8 +787,6 @@ class Run(Processing):
             left -= len(chain)
             if is_alone:
                 break
-        if chains and self._lists is not None:
-            self.offer(1)  # another list may be due
         return chains
 
     def _may_share_list(self, first: Job, job: Job) -> bool:

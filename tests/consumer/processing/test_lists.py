@@ -96,6 +96,24 @@ async def test_a_paused_partition_fills_no_list_and_its_records_begin_when_it_is
     assert len(case.done) == 2
 
 
+async def test_a_list_begins_when_it_is_due_although_no_record_of_the_one_before_it_may() -> None:
+    for event in ("revoked", "paused"):
+        case = Shaped(A, B, concurrency=1, batch_size=10, batch_wait_ms=100, batch_by="partition")
+        state, began = case.buffers.state, now()
+        async with case.running():
+            case.put([b"a"])
+            case.put([b"b"], B)
+            await asyncio.sleep(0.05)
+            if event == "revoked":
+                state.withhold([A])
+                state.change([A], [])
+            else:
+                state.pause(case.buffers.partition(A))
+            await asyncio.sleep(0.1)
+        begun = [(at - began, each.partition) for at, given in case.calls for each in given]
+        assert begun == [(pytest.approx(0.1), 1)], event
+
+
 async def test_while_handling_pauses_no_record_waits_for_a_list() -> None:
     until_s = 30.0
     case = Shaped(
