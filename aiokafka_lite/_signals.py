@@ -49,7 +49,7 @@ class StopSignals:
                 signal.signal(number, earlier[number])
                 signal.raise_signal(number)
 
-        earlier: dict[int, Handler] = {}
+        earlier = self._earlier = {}
         self._is_taken = True
         for number in numbers:
             try:
@@ -59,7 +59,6 @@ class StopSignals:
             # None is a handler that was not installed from Python.
             earlier[number] = signal.SIG_DFL if replaced is None else replaced
             self._own[number] = handle
-        self._earlier = dict(earlier)
         return True
 
     def earlier(self, number: int) -> Callable[[int, None], object] | None:
@@ -70,10 +69,10 @@ class StopSignals:
     def give_back(self) -> None:
         """Restore the earlier handlers, unless the program has installed others meanwhile."""
         self._is_taken = False
-        while self._earlier:
-            number, handler = self._earlier.popitem()
-            if signal.getsignal(number) is self._own.pop(number):
-                signal.signal(number, handler)
+        while self._own:
+            number, own = self._own.popitem()
+            if signal.getsignal(number) is own:
+                signal.signal(number, self._earlier[number])
 
 
 def free_signals(task: asyncio.Task[Any]) -> tuple[int, ...]:

@@ -71,12 +71,12 @@ def run(
         task = loop.create_task(main, name="main")
 
         def cancel(number: int) -> None:
-            signals.give_back()
+            signals.give_back()  # here, because `main` may block the loop
             received.append(number)
-            task.cancel()
+            loop.call_soon_threadsafe(task.cancel)
 
         if handles_signals:
-            signals.take(lambda number: loop.call_soon_threadsafe(cancel, number))
+            signals.take(cancel)
         try:
             return loop.run_until_complete(task)
         except asyncio.CancelledError:

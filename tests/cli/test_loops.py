@@ -48,6 +48,17 @@ def test_signal_ends_the_program_in_order(
     assert signal.getsignal(signal_number) is before
 
 
+def test_second_signal_ends_a_program_that_blocks_its_loop() -> None:
+    async def main() -> None:
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        await asyncio.sleep(60)
+
+    with pytest.raises(Interrupted, match="SIGINT"):
+        loops.run(main())
+
+
 def test_errors_come_through_and_handlers_are_put_back() -> None:
     before = signal.getsignal(signal.SIGINT)
 

@@ -10,12 +10,16 @@ first    `stop`: no further record begins, running  the earlier handler of the s
 second   running handlers are cancelled             the same, or SystemExit(128 + N)
 third    that of the earlier handler
 =======  =========================================  ===========================================
+
+While a handler blocks the event loop, no signal has these effects. After BLOCKED_S, the next signal
+has the effect of the earlier handler.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -34,6 +38,8 @@ log = logging.getLogger(__name__)
 
 # Shorter than the 30 s after which Kubernetes kills a process by default.
 DRAIN_S: Final = 25.0
+# Longer than between a signal and its copy from a program that forwards it.
+BLOCKED_S: Final = 1.0
 
 Stop: TypeAlias = "Callable[[float], Awaitable[Mapping[TopicPartition, OffsetAndMetadata]]]"
 
@@ -79,8 +85,8 @@ class Draining:
         self._stopping: asyncio.Task[None] | None = None
         self._runner: asyncio.Task[object] | None = None
         self._is_forced = False
-        # The handler of the first signal, before the block.
-        self._earlier: Callable[[int, None], object] | None = None
+        # The time of the first signal that the loop has not processed.
+        self._waiting_since: float | None = None
 
     async def __aenter__(self) -> Self:
         self._runner = asyncio.current_task()
@@ -93,16 +99,25 @@ class Draining:
         return self
 
     def _note(self, number: int) -> None:
-        self._loop.call_soon_threadsafe(self._heed, number)
+        """Handle a signal. The loop may be blocked."""
+        now = self._loop.time()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        if now - self._waiting_since < BLOCKED_S:
+            self._loop.call_soon_threadsafe(self._heed, number)
+        else:
+            self._signals.give_back()
+            signal.raise_signal(number)
 
     def _heed(self, number: int) -> None:
+        self._waiting_since = None
         if self._stopping is None:
             self.received = number
             log.info("%s: run() is stopping, and starts no more handlers", name_of(number))
             self._stopping = self._scope.spawn(self._drain(), name="drain")
         elif not self._is_forced and self._runner is not None:
             self._is_forced = True
-            self._restore()
+            self._signals.give_back()
             log.warning("%s again: running handlers are cancelled", name_of(number))
             self._runner.cancel()
 
@@ -131,7 +146,7 @@ class Draining:
                 log.info("no handlers are running")
                 await self._until_stopped(self._stopping)
         finally:
-            self._restore()
+            self._signals.give_back()
             self._runner = None
             await self._scope.close()
         if self.received is None or (exc is not None and not is_forced):
@@ -153,15 +168,9 @@ class Draining:
         uncancel = getattr(self._runner, "uncancel", None)
         return uncancel is None or not uncancel()
 
-    def _restore(self) -> None:
-        """Let the earlier handlers have the next signal."""
-        if self.received is not None:
-            self._earlier = self._earlier or self._signals.earlier(self.received)
-        self._signals.give_back()
-
     async def _pass_on(self, number: int) -> None:
-        if self._earlier is not None:
-            self._earlier(number, None)
+        if (earlier := self._signals.earlier(number)) is not None:
+            earlier(number, None)
             await asyncio.sleep(0)  # asyncio.run's handler cancels its main task
         elif self._is_forced:
             raise SystemExit(128 + number)

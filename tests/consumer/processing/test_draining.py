@@ -15,7 +15,7 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
-from aiokafka_lite.consumer.processing.draining import signals_of
+from aiokafka_lite.consumer.processing.draining import BLOCKED_S, signals_of
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.processing.running import PATIENCE_S, member
 from tests.support.cluster import KafkaHandle, unique
@@ -126,6 +126,18 @@ async def test_signals_of_a_program_that_handles_them_or_wants_none_are_its_own(
         await running.says("ended stuck", "returned")
         assert await running.process.wait() == 0
         assert await running.committed() == 2
+
+
+async def test_signals_end_a_program_whose_event_loop_is_blocked(kafka: KafkaHandle) -> None:
+    # The second SIGINT calls the handler of asyncio.run, whose third raises KeyboardInterrupt.
+    for number, count in ((signal.SIGTERM, 1), (signal.SIGINT, 2)):
+        async with program(kafka, way="blocked") as running:
+            running.process.send_signal(number)
+            await asyncio.sleep(BLOCKED_S + 0.1)
+            for _ in range(count):
+                running.process.send_signal(number)
+                await asyncio.sleep(0.1)
+            assert await running.process.wait() == -number
 
 
 async def test_handlers_are_installed_while_run_is_active_and_restored_after_it(

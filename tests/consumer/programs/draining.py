@@ -1,7 +1,7 @@
 """Runs handlers until a signal; says what they do: servers, topic, group, event loop, way.
 
 A handler of the value "stuck" ends when a line comes in. Ways: "default"; "off", without signals;
-"own", with a handler of the program for SIGTERM.
+"own", with a handler of the program for SIGTERM; "blocked", the handler blocks the event loop.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import logging
 import signal
 import sys
+import time
 
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite.structs import ConsumerRecord
@@ -21,7 +22,9 @@ async def handle(record: ConsumerRecord) -> None:
     value = record.value or b""
     print("began", value.decode(), flush=True)
     try:
-        if value == b"stuck":
+        if value == b"stuck" and WAY == "blocked":
+            time.sleep(600)  # noqa: ASYNC251 -- it blocks the loop
+        elif value == b"stuck":
             await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
         print("ended", value.decode(), flush=True)
     except asyncio.CancelledError:
