@@ -246,7 +246,9 @@ def _settings(options: argparse.Namespace, environment: Mapping[str, str]) -> di
         settings["sasl.mechanism"] = "PLAIN"
     _choose_protocol(settings, wants_tls=options.tls)
     if has_login and "sasl.password" not in settings:
-        settings["sasl.password"] = _ask_password(settings["sasl.username"])
+        # Kept, so that it is not asked for again, also by other processes.
+        options.password = _ask_password(settings["sasl.username"])
+        settings["sasl.password"] = options.password
     return settings
 
 

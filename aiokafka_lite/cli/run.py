@@ -118,9 +118,7 @@ def run(options: argparse.Namespace) -> int:
     if options.progress and options.processes > 1:
         raise UsageError("--progress shows a single process: leave out --processes")
     logging.getLogger().setLevel(options.log_level.upper())
-    checked = connecting(options)  # also asks for a password, once for all processes
-    if checked.login is not None and checked.login.password is not None:
-        options.password = checked.login.password.reveal().decode()
+    connecting(options)  # checks them, and asks for a password, once for all processes
     if options.processes > 1:
         from aiokafka_lite.cli.processes import Supervisor
 

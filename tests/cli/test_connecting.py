@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -159,6 +160,9 @@ async def test_records_are_read_with_tls_and_credentials(
             f'LoginModule required username="alice" password="{PASSWORD}";\n'
         )
         assert (await cli("cat", "t", "--config", file)).lines == ["hello"]
+        run = ("run", "builtins:repr", "t", "--until", "end", "--log-level", "warning", "-g")
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        assert "1 of 1 records" in (await cli(*run, "of-file", "--config", file)).lines[-1]
         options = ["-b", broker.bootstrap_servers, "--ca-file", ca_file, "--username", "alice"]
         options += ["--mechanism", mechanism]
         assert (await cli("cat", "t", *options, "--password", PASSWORD)).lines == ["hello"]
@@ -169,8 +173,9 @@ async def test_records_are_read_with_tls_and_credentials(
         assert "Traceback" not in ended.errors
         monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
         monkeypatch.setattr("getpass.getpass", typed)
+        assert "1 of 1 records" in (await cli(*run, "asked", *options)).lines[-1]
         assert (await cli("topics", "delete", "t", "--yes", *options)).lines == ["deleted t"]
-        assert asked == ["Password of alice: "]
+        assert asked == ["Password of alice: "] * 2
 
 
 async def test_client_shows_its_certificate(cli: Running, tmp_path: Path) -> None:
