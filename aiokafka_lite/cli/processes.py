@@ -30,12 +30,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 
-from aiokafka_lite._signals import StopSignals, name_of
+from aiokafka_lite._signals import STOP_SIGNALS, StopSignals, name_of
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.problems import CommandError, plain_text
@@ -90,8 +91,10 @@ Message: TypeAlias = "Report | Failed | Done"
 # --- A spawned process ------------------------------------------------------------------------
 def work(options: argparse.Namespace, number: int, connection: Connection) -> None:
     """Run in a spawned process."""
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)
+    for each in STOP_SIGNALS:
+        # In contrast to SIG_IGN, programs and processes that a handler starts do not inherit it.
+        earlier = signal.signal(each, lambda *_: None)
+        os.register_at_fork(after_in_child=partial(signal.signal, each, earlier))
     logging.basicConfig(format=f"[{number}] {FORMAT}", level=options.log_level.upper(), force=True)
     threading.Thread(target=_end_with_parent, args=[connection], daemon=True).start()
     try:

@@ -32,7 +32,7 @@ from tests.support.programs import started
 PATIENCE_S = 60.0
 ROOT = Path(__file__).parents[2]
 HANDLERS = """
-import asyncio, os
+import asyncio, multiprocessing, os, subprocess
 
 def say(*words):
     os.write(1, (" ".join(map(str, (os.getpid(), *words))) + "\\n").encode())
@@ -48,6 +48,16 @@ async def slow(record):
         await asyncio.sleep(600)
     finally:
         say("cancelled", record.partition, record.offset)
+
+async def terminate(record):
+    program = subprocess.Popen(["sleep", "600"])
+    program.terminate()
+    say("program", program.wait(10))
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        pool.apply(os.getpid)
+        [forked] = multiprocessing.active_children()
+    forked.join(10)
+    say("forked", forked.exitcode)
 
 async def fail(record):
     raise LookupError("of the handler")
@@ -239,6 +249,19 @@ async def test_a_failed_handler_starts_its_process_again_and_a_wrong_one_ends_th
             async with command(embedded, folder, handler, topic, *more) as running:
                 assert await running.rest() == 1
                 assert text in running.lines[-1]
+
+
+async def test_processes_of_a_handler_do_not_ignore_signals(
+    embedded: KafkaHandle, folder: Path
+) -> None:
+    topic = await topic_of(embedded, 1, 1)
+    async with command(
+        embedded, folder, "handlers_of_run:terminate", topic, "-g", topic, "--processes", "2",
+    ) as running:  # fmt: skip
+        await running.until(r" program -15$")
+        await running.until(r" forked -15$")
+        running.process.send_signal(signal.SIGTERM)
+        assert await running.rest() == 0
 
 
 @for_each(
