@@ -1,12 +1,14 @@
 """Gathers ready records for lists that wait for more records, or that have one key or partition.
 
 The records wait before a handler has them: a list that waits takes none of the handlers, and a
-rebalance does not wait for it. A list begins when it is full, or when its first record has waited
-for `batch_wait_ms`. Only records that have not failed are gathered.
+rebalance does not wait for it. A list is due when it is full, or when its first record has waited
+for `batch_wait_ms`. Lists begin in the order in which they became due, so that full lists without
+end do not delay others. Only records that have not failed are gathered.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from heapq import heappop, heappush
@@ -64,7 +66,8 @@ class WaitingLists:
         self._groups: dict[Hashable, deque[tuple[float, Job]]] = {}
         self._dues: list[Due] = []
         self._numbers = count()
-        self._full: dict[Hashable, None] = {}
+        # Full lists, and since when, the earliest first.
+        self._full: dict[Hashable, float] = {}
         # The lists of which it is to be found out whether they are full.
         self._changed: dict[Hashable, None] = {}
 
@@ -116,7 +119,7 @@ class WaitingLists:
         self.kept_count = len(kept)
         for name in self._changed:
             if self._is_full(name):
-                self._full[name] = None
+                self._full.setdefault(name, now)
         self._changed.clear()
 
     def give_back(self) -> None:
@@ -129,9 +132,10 @@ class WaitingLists:
         self._full.clear()
         self.count, self.kept_count = 0, len(self._lanes.ready)
 
-    def wait_no_longer(self) -> None:
+    def wait_no_longer(self, now: float) -> None:
         """Make all lists due, because no more records come."""
-        self._full.update(dict.fromkeys(self._groups))
+        for name in self._groups:
+            self._full.setdefault(name, now)
 
     def due_at(self) -> float | None:
         """Return when a list is due that is not full. None: no list waits."""
@@ -144,10 +148,10 @@ class WaitingLists:
         return bool(self._full) or (due_at is not None and due_at <= now)
 
     def make_ready(self, now: float) -> None:
-        """Make the records of a list that is due ready, before all others."""
+        """Make the records of the list that became due first ready, before all others."""
         if not self.is_due(now):
             return
-        name = next(iter(self._full)) if self._full else self._dues[0].name
+        name = self._first_due()
         self._full.pop(name, None)
         group, taken, left = self._groups[name], [], self._size
         while group and left > 0:
@@ -160,7 +164,12 @@ class WaitingLists:
             return
         self._begin_wait(name, group[0][0])
         if self._is_full(name):
-            self._full[name] = None
+            self._full[name] = now
+
+    def _first_due(self) -> Hashable:
+        name, full_at = next(iter(self._full.items()), (None, math.inf))
+        due_at = self.due_at()
+        return name if due_at is None or full_at <= due_at else self._dues[0].name
 
     def _begin_wait(self, name: Hashable, since: float) -> None:
         heappush(self._dues, Due(since + self._wait_s, next(self._numbers), name))

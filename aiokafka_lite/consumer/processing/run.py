@@ -545,7 +545,7 @@ class Run(Processing):
         lists.gather(now)
         has_all = self._bounds is not None and self._bounds.has_read_all
         if has_all or all(each.has_enough for each in self._state.assignment.values()):
-            lists.wait_no_longer()
+            lists.wait_no_longer(now)
         if len(ready) < steps.feed_below:
             steps.feed_below = 0
             self._wants_more.set()

@@ -205,6 +205,28 @@ async def test_lists_by_key_wait_each_for_its_own_records() -> None:
     assert case.offsets == [(0.05, [0, 2, 5]), (0.1, [1, 4]), (0.15, [3]), (0.15, [6])]
 
 
+async def test_full_lists_without_end_do_not_delay_a_list_that_is_due() -> None:
+    cases: list[dict[str, Any]] = [
+        {"batch_by": "partition", "batch_wait_ms": 50, "order": None},
+        {"batch_by": "partition", "order": "key"},
+        {"batch_by": "key", "batch_wait_ms": 50, "concurrency": 1},
+        {"list_of": lambda record: record.partition},
+    ]
+    for settings in cases:
+        case = Shaped(
+            A, B, batch_size=10, seconds=lambda record: 0.01, **{"concurrency": 2, **settings}
+        )
+        async with case.running():
+            case.put([b"%d" % (number % 7) for number in range(200)])
+            await asyncio.sleep(0.02)
+            case.put([b"cold"], B)
+            for _ in range(15):
+                await asyncio.sleep(0.1)
+                case.put([b"%d" % (number % 7) for number in range(20)])
+            assert case.run.counts()["uncommitted"] >= 20
+            assert any(record.partition == 1 for record in case.done), settings
+
+
 async def test_records_of_a_key_that_follow_a_running_list_are_the_next_list() -> None:
     case = Shaped(batch_size=3, batch_by="key", batch_wait_ms=10, seconds=lambda record: 0.1)
     case.put([b"a"] * 7)
