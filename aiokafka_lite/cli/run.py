@@ -24,10 +24,13 @@ from aiokafka_lite.cli.arguments import (
 )
 from aiokafka_lite.cli.connecting import add_options, connecting
 from aiokafka_lite.cli.problems import CommandError, MissingExtraError, UsageError
+from aiokafka_lite.errors import KafkaError
 
 if TYPE_CHECKING:
     from aiokafka_lite import AIOKafkaConsumer
     from aiokafka_lite.processing import RunSummary
+
+log = logging.getLogger(__name__)
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 FORMAT: Final = "%(levelname)s %(name)s: %(message)s"
@@ -228,10 +231,14 @@ async def _work_alone(options: argparse.Namespace, handler: object) -> RunSummar
         await stack.enter_async_context(consumer)
         try:
             return await handle_all(consumer, handler, options, progress=options.progress)
-        except (TypeError, ValueError) as error:
-            if is_of_arguments(consumer):
-                raise CommandError(f"{options.handler}: {error}") from error
+        except (CommandError, KafkaError):
             raise
+        except Exception as error:
+            is_wrong_use = isinstance(error, (TypeError, ValueError)) and is_of_arguments(consumer)
+            if not is_wrong_use:
+                log.exception("the command ends, because run() has failed")
+            name = "" if is_wrong_use else f"{type(error).__name__}: "
+            raise CommandError(f"{options.handler}: {name}{error}") from error
 
 
 def is_of_arguments(consumer: AIOKafkaConsumer) -> bool:

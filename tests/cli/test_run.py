@@ -24,6 +24,7 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.cli.problems import CommandError, UsageError
 from aiokafka_lite.cli.run import load
 from aiokafka_lite.structs import TopicPartition
+from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.for_each import for_each
 from tests.support.ports import free_port
@@ -61,6 +62,9 @@ async def terminate(record):
 
 async def fail(record):
     raise LookupError("of the handler")
+
+async def lose_connection(record):
+    raise BrokenPipeError(32, "Broken pipe")
 
 nothing = None
 
@@ -192,6 +196,24 @@ async def test_a_killed_process_starts_again_and_no_record_is_lost(
 def get(port: int, path: str) -> tuple[int, str]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
         return answer.status, answer.read().decode()
+
+
+async def test_errors_of_handlers_are_not_those_of_the_output(
+    embedded: KafkaHandle, folder: Path, cli: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    topic = await topic_of(embedded, 1, 1)
+    for handler, text in (
+        ("handlers_of_run:lose_connection", "BrokenPipeError: [Errno 32] Broken pipe"),
+        ("handlers_of_run:slow", "TimeoutError: "),
+    ):
+        ended = await cli(
+            "run", handler, topic, "-g", topic, "-b", embedded.bootstrap_servers,
+            "--log-level", "warning", "--handler-timeout", "0.1",
+        )  # fmt: skip
+        assert ended.code == 1
+        assert f"error: {handler}: {text}" in ended.errors
 
 
 async def test_processes_end_at_the_ends_and_print_what_they_did(
