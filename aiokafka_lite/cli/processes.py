@@ -115,11 +115,13 @@ def _send(connection: Connection, message: Message) -> None:
 
 
 def _end_with_parent(connection: Connection) -> None:
-    """Stop as soon as the first process has died."""
+    """Stop as soon as the first process has died, by SIGKILL if nothing else helps."""
     with contextlib.suppress(EOFError, OSError):
         connection.recv()
     log.warning("the first process has died: this one stops")
     os.kill(os.getpid(), STOP or signal.SIGTERM)
+    time.sleep(KILL_S)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def _handle(

@@ -33,7 +33,8 @@ from tests.support.programs import started
 PATIENCE_S = 60.0
 ROOT = Path(__file__).parents[2]
 HANDLERS = """
-import asyncio, multiprocessing, os, subprocess
+import asyncio, multiprocessing, os, subprocess, time
+from aiokafka_lite.cli import processes
 
 def say(*words):
     os.write(1, (" ".join(map(str, (os.getpid(), *words))) + "\\n").encode())
@@ -59,6 +60,11 @@ async def terminate(record):
         [forked] = multiprocessing.active_children()
     forked.join(10)
     say("forked", forked.exitcode)
+
+async def hang(record):
+    processes.KILL_S = 1.0
+    say("began", record.partition, record.offset)
+    time.sleep(600)
 
 async def fail(record):
     raise LookupError("of the handler")
@@ -228,6 +234,18 @@ async def test_processes_end_at_the_ends_and_print_what_they_did(
     found = [re.search(r"^\[\d\] (\d+) of \1 records", each) for each in running.lines[-2:]]
     assert sum(int(each[1]) for each in found if each) == 40
     assert await committed(embedded, topic) == [10] * 4
+
+
+async def test_a_process_that_hangs_does_not_outlive_the_first(
+    embedded: KafkaHandle, folder: Path
+) -> None:
+    topic = await topic_of(embedded, 1, 1)
+    async with command(
+        embedded, folder, "handlers_of_run:hang", topic, "-g", topic, "--processes", "2"
+    ) as running:
+        await running.until("began")
+        running.process.kill()
+        await running.rest()  # all processes have closed the output
 
 
 @pytest.mark.parametrize("ending", ["again", "killed"])
