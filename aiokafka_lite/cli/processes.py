@@ -328,7 +328,12 @@ class Supervisor:
         for each in self.workers:
             if each.done is not None:
                 print(f"[{each.number}] {each.done.summary}")
-        if self._killed_count or len(self._received) > 1 or signal.SIGINT in self._received[:1]:
+        unfinished = [each.number for each in self.workers if each.done is None]
+        is_unfinished = bool(unfinished) and self._options.until is not None
+        if is_unfinished:
+            print(f"processes {unfinished} stopped before the end")
+        is_interrupted = len(self._received) > 1 or signal.SIGINT in self._received[:1]
+        if is_unfinished or self._killed_count or is_interrupted:
             return 128 + self._received[0]
         return 0
 

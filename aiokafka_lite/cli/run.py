@@ -6,6 +6,7 @@ import argparse
 import importlib
 import logging
 import os
+import signal
 import socket
 import sys
 import traceback
@@ -23,7 +24,7 @@ from aiokafka_lite.cli.arguments import (
     positive_seconds,
 )
 from aiokafka_lite.cli.connecting import add_options, connecting
-from aiokafka_lite.cli.problems import CommandError, MissingExtraError, UsageError
+from aiokafka_lite.cli.problems import CommandError, Interrupted, MissingExtraError, UsageError
 from aiokafka_lite.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -128,9 +129,11 @@ def run(options: argparse.Namespace) -> int:
         return Supervisor(options).run()
     handler = load(options.handler)
     summary = loops.run(_work_alone(options, handler), options.loop, handles_signals=False)
-    if summary is not None:
-        print(summary)
-    return 0
+    if summary is None:
+        return 0
+    print(summary)
+    # Only SIGTERM ends `run` before the end of the backfill, and without an error.
+    return 0 if summary.is_complete else Interrupted(signal.SIGTERM).exit_code
 
 
 def load(text: str) -> object:

@@ -204,6 +204,21 @@ def get(port: int, path: str) -> tuple[int, str]:
         return answer.status, answer.read().decode()
 
 
+async def test_sigterm_before_the_end_is_no_success(embedded: KafkaHandle, folder: Path) -> None:
+    topic = await topic_of(embedded, 20)
+    until_end = ("--until", "end", "--concurrency", "1")
+    for count in ("1", "2"):
+        group = f"{topic}-{count}"
+        async with command(
+            embedded, folder, "handlers_of_run:handle", topic, "-g", group, *until_end,
+            "--processes", count,
+        ) as running:  # fmt: skip
+            await running.until("ended")
+            running.process.send_signal(signal.SIGTERM)
+            assert await running.rest() == 143
+            assert "stopped before the end" in running.lines[-1]
+
+
 async def test_errors_of_handlers_are_not_those_of_the_output(
     embedded: KafkaHandle, folder: Path, cli: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
