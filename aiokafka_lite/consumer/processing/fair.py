@@ -76,6 +76,9 @@ class RunningCall(NamedTuple):
 class FairQueue:
     """Ready records: for `Lanes` and `Run` a deque, whose left end is the record to begin next.
 
+    A retry that is added at the left end begins before other retries, but not before its turn:
+    only `put_first` ignores turns.
+
     Attributes:
         concurrency: The most concurrent calls.
     """
@@ -142,11 +145,21 @@ class FairQueue:
             self.append(job)
 
     def appendleft(self, job: Job) -> None:
+        self._unchoose()
+        self._front_of(job).appendleft(job)
+        self._counted(job, 1)
+
+    def put_first(self, job: Job) -> None:
+        """Make one of the records the next to begin, also out of turn."""
+        self.remove(job)
+        self._unchoose()
+        self._chosen = job
+        self._counted(job, 1)
+
+    def _unchoose(self) -> None:
         if self._chosen is not None:
             self._front_of(self._chosen).appendleft(self._chosen)
             self._chosen = None
-        self._front_of(job).appendleft(job)
-        self._counted(job, 1)
 
     def extendleft(self, jobs: Iterable[Job]) -> None:
         for job in jobs:

@@ -672,8 +672,11 @@ class Run(Processing):
         ready = self._lanes.ready
         found = next(filter(is_wanted, ready), None)
         if found is not None and found is not ready[0]:
-            ready.remove(found)
-            ready.appendleft(found)
+            if self._fair is None:
+                ready.remove(found)
+                ready.appendleft(found)
+            else:
+                self._fair.put_first(found)
         return found is not None
 
     async def _work(self) -> None:

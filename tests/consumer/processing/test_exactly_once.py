@@ -989,3 +989,34 @@ async def test_a_full_outbox_lets_the_record_begin_for_which_it_waits() -> None:
             await consumer.stop()
             await task
         assert len(await copy.copies()) == 3_000
+
+
+@pytest.mark.virtual_time
+async def test_a_full_outbox_lets_a_retry_begin_that_has_no_turn_yet() -> None:
+    """With `fair`, first attempts wait, and none of them may begin."""
+    async with embedded(offset_metadata_max_bytes=1) as (_, copy):
+        await copy.kafka.produce(copy.source, 0, [(None, b"%d" % n) for n in range(400)])
+        failures = 0
+
+        async def handle(record: Record, outputs: Outputs) -> None:
+            nonlocal failures
+            if record.offset == 0 and failures < 1:
+                failures += 1
+                raise ConnectionError("once")
+            outputs.send(copy.target, bytes(1_000))
+
+        async with copy.producer(buffer_memory=50_000) as producer, copy.consumer() as consumer:
+            task = asyncio.create_task(
+                consumer.run(
+                    handle,
+                    transactions=producer,
+                    concurrency=10,
+                    fair=True,
+                    breaker=None,
+                    retry=Retry(first_delay_ms=1_000),
+                )
+            )
+            await asyncio.sleep(20)
+            assert await copy.committed() == 400
+            await consumer.stop()
+            await task
