@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterable
@@ -43,12 +44,13 @@ class StopSignals:
         """Call `heed` with the number of each signal. Return False outside of the main thread."""
 
         def handle(number: int, _: FrameType | None) -> None:
-            if self._is_taken:
+            if self._is_taken and os.getpid() == pid:
                 heed(number)
-            else:  # restored by another object that was to be given back first
+            else:  # restored by another object that was to be given back first, or in a fork
                 signal.signal(number, earlier[number])
                 signal.raise_signal(number)
 
+        pid = os.getpid()
         earlier = self._earlier = {}
         self._is_taken = True
         for number in numbers:
@@ -73,6 +75,11 @@ class StopSignals:
             number, own = self._own.popitem()
             if signal.getsignal(number) is own:
                 signal.signal(number, self._earlier[number])
+
+    def raise_earlier(self, number: int) -> None:
+        """Restore the earlier handlers, and let one of them handle a signal."""
+        self.give_back()
+        signal.raise_signal(number)
 
 
 def free_signals(task: asyncio.Task[Any]) -> tuple[int, ...]:

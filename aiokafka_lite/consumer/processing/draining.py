@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -106,8 +105,7 @@ class Draining:
         if now - self._waiting_since < BLOCKED_S:
             self._loop.call_soon_threadsafe(self._heed, number)
         else:
-            self._signals.give_back()
-            signal.raise_signal(number)
+            self._signals.raise_earlier(number)
 
     def _heed(self, number: int) -> None:
         self._waiting_since = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
@@ -22,6 +23,18 @@ from tests.support.cluster import KafkaHandle, unique
 from tests.support.for_each import for_each
 from tests.support.programs import started
 
+FORK = """
+import os, signal
+from aiokafka_lite._signals import StopSignals
+
+signals, received = StopSignals(), []
+signals.take(received.append)
+pid = os.fork()
+if not pid:
+    signal.raise_signal(signal.SIGTERM)
+    os._exit(0)
+print(os.waitpid(pid, 0)[1], received)
+"""
 PROGRAM = Path(__file__).parents[1] / "programs/draining.py"
 
 
@@ -138,6 +151,11 @@ async def test_signals_end_a_program_whose_event_loop_is_blocked(kafka: KafkaHan
                 running.process.send_signal(number)
                 await asyncio.sleep(0.1)
             assert await running.process.wait() == -number
+
+
+def test_signals_end_a_forked_process() -> None:
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, check=True)
+    assert done.stdout.split() == [b"%d" % signal.SIGTERM, b"[]"]
 
 
 async def test_handlers_are_installed_while_run_is_active_and_restored_after_it(
