@@ -47,6 +47,7 @@ from aiokafka_lite.consumer.processing.headers import (
     TOPIC,
     VALUE_SHA256,
     VALUE_SIZE,
+    WAITING,
     Headers,
     without_death,
 )
@@ -447,7 +448,7 @@ class DelayTopic(DeadLetters):
                 FIRST_TIMESTAMP: b"%d" % wall_ms(),
             }
         history[DELAY_COUNT] = b"%d" % (int(history.get(DELAY_COUNT, b"0")) + 1)
-        return super()._headers(replace(dead, history=tuple(history.items())))
+        return super()._headers(replace(dead, history=(*history.items(), WAITING)))
 
 
 def transactional_id_of(run: RunContext) -> str | None:

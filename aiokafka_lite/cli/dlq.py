@@ -63,9 +63,11 @@ from aiokafka_lite.consumer.processing.headers import (
     MESSAGE,
     PARTITION,
     PREFIX,
+    STATE,
     TIMESTAMP,
     TOPIC,
     VALUE_SIZE,
+    WAITING,
     without_death,
 )
 from aiokafka_lite.errors import KafkaError, for_code
@@ -229,6 +231,11 @@ def _death(record: Record) -> dict[str, str]:
     }
 
 
+def _is_delayed(death: Mapping[str, str]) -> bool:
+    """Whether it is a record of a delay topic, which a consumer handles again when it is due."""
+    return death.get(STATE, "").encode() == WAITING[1]
+
+
 def _error_of(death: Mapping[str, str]) -> str | None:
     return death.get(EXCEPTION) or death.get(MESSAGE)
 
@@ -318,14 +325,16 @@ class _Kinds:
         self._wanted = wanted
         self._kinds: dict[tuple[str | None, str | None], _Kind] = {}
         self.letters = self.unmatched = 0
-        # Records that are not dead letters, and the first of them.
-        self.others = 0
+        # Records that are not dead letters, how many of them are delayed, and the first of them.
+        self.others = self.delayed = 0
         self.first_other = ""
 
     def take(self, record: Record) -> None:
         death = _death(record)
-        if not death:
+        is_delayed = _is_delayed(death)
+        if not death or is_delayed:
             self.others += 1
+            self.delayed += is_delayed
             self.first_other = self.first_other or f"{record.partition}:{record.offset}"
             return
         if not _matches(record, death, self._wanted):
@@ -367,15 +376,22 @@ def run_list(options: argparse.Namespace) -> int:
     print_rows(kinds.rows(), _COLUMNS, as_json=options.json)
     if kinds.others and not kinds.letters + kinds.unmatched:
         raise CommandError(
-            f"topic {options.topic} has no dead letters: none of its {kinds.others:,} records has "
-            f"a header {PREFIX}… (run `aiokafka-lite cat {options.topic} -a` to see them)"
+            f"topic {options.topic} has no dead letters: "
+            + (
+                f"{kinds.delayed:,} of its {kinds.others:,} records are delayed records"
+                if kinds.delayed
+                else f"none of its {kinds.others:,} records has a header {PREFIX}…"
+            )
+            + f" (run `aiokafka-lite cat {options.topic} -a` to see them)"
         )
     parts = [counted(kinds.letters, "dead letter")]
     if kinds.unmatched:
         parts.append(f"{kinds.unmatched:,} did not match")
     if kinds.others:
+        what = "delayed or " if kinds.delayed else ""
         parts.append(
-            f"{kinds.others:,} without headers of a dead letter, the first at {kinds.first_other}"
+            f"{kinds.others:,} {what}without headers of a dead letter, the first at "
+            f"{kinds.first_other}"
         )
     print("; ".join(parts), file=sys.stderr)
     return 0
@@ -403,7 +419,10 @@ def run_show(options: argparse.Namespace) -> int:
         )
         raise CommandError(f"there is no record {partition}:{offset} in {tp.topic}: it has {has}")
     print("\n".join(_lines(records[0])))
-    if not _death(records[0]):
+    death = _death(records[0])
+    if _is_delayed(death):
+        print("this is a delayed record, and not a dead letter", file=sys.stderr)
+    elif not death:
         print(f"this record has no header {PREFIX}…: it is not a dead letter", file=sys.stderr)
     return 0
 
@@ -471,6 +490,7 @@ class _Replay:
     _written: Counter[str] = field(default_factory=Counter, init=False)
     _chosen_count: int = field(default=0, init=False)
     _unmatched: int = field(default=0, init=False)
+    _delayed: int = field(default=0, init=False)
     _without_topic: int = field(default=0, init=False)
     _without_record: int = field(default=0, init=False)
     # The loop time from which the next letter may be written.
@@ -535,7 +555,9 @@ class _Replay:
             if left is not None and self._chosen_count >= left:
                 return chosen, record.offset
             death = _death(record)
-            if TOPIC not in death and self.options.to is None:
+            if _is_delayed(death):
+                self._delayed += 1
+            elif TOPIC not in death and self.options.to is None:
                 self._without_topic += 1
             elif not _matches(record, death, self.wanted):
                 self._unmatched += 1
@@ -666,6 +688,8 @@ class _Replay:
         parts = [f"{counted(written, 'dead letter')} {verb}" + (f": {places}" if places else "")]
         if self._unmatched:
             parts.append(f"{self._unmatched} did not match")
+        if self._delayed:
+            parts.append(f"{self._delayed} skipped, because they are delayed records")
         if self._without_topic:
             parts.append(
                 f"{self._without_topic} skipped, because no header contains their original topic "
@@ -701,8 +725,9 @@ def run_purge(options: argparse.Namespace) -> int:
         loops.run(_read(where, spans, kinds.take))
         if kinds.others:
             are = "is not a dead letter" if kinds.others == 1 else "are not dead letters"
+            but = f" ({kinds.delayed:,} may wait for a retry)" if kinds.delayed else ""
             raise CommandError(
-                f"{counted(kinds.others, 'record')} of {options.topic} {are}, the first at "
+                f"{counted(kinds.others, 'record')} of {options.topic} {are}{but}, the first at "
                 f"{kinds.first_other}: nothing was deleted (--force deletes all)"
             )
         held = counted(kinds.letters, "dead letter")

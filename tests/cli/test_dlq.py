@@ -15,10 +15,12 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.cli import dlq, loops
 from aiokafka_lite.cli.reading import Span, records_of
 from aiokafka_lite.errors import TopicAuthorizationFailedError
+from aiokafka_lite.processing import DROP, Retry
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.cli.running import Running, Terminal
 from tests.support.cluster import KafkaHandle, unique
+from tests.support.waiting import until
 
 OWN = ("own", b"\xff\x00")
 
@@ -514,6 +516,43 @@ async def test_letters_are_purged_after_a_confirmation(
     assert await letters.in_topic(dead) == []
     ended = await cli(*purge, "--all", "--yes")
     assert (ended.code, ended.errors) == (0, f"{dead} has no dead letters to delete\n")
+
+
+async def test_delayed_records_are_no_dead_letters(cli: Running) -> None:
+    async with Broker() as broker:
+        for topic in ("orders", "late.600"):
+            broker.create_topic(topic, 1)
+        for _ in range(3):
+            broker.produce("orders", "v")
+        retry = Retry(after=1, topic="late", delays=[600])
+        async with AIOKafkaConsumer(
+            "orders", bootstrap_servers=broker.bootstrap_servers, group_id="g",
+            auto_offset_reset="earliest",
+        ) as consumer:  # fmt: skip
+            running = asyncio.create_task(
+                consumer.run(fail, retry=retry, breaker=None, dead_letter=DROP)
+            )
+            await until(lambda: broker.end_offsets("late.600") == [3])
+            await consumer.stop()
+            await running
+        rest = ["late.600", "-b", broker.bootstrap_servers]
+        ended = await cli("dlq", "purge", *rest, "--all", "--yes")
+        assert (ended.code, ended.out) == (1, b"")
+        assert "3 records of late.600 are not dead letters (3 may wait for a retry)" in ended.errors
+        for more in ([], ["--to", "orders"]):
+            ended = await cli("dlq", "replay", *rest, *more)
+            assert ended.errors == (
+                "0 dead letters replayed; 3 skipped, because they are delayed records\n"
+            )
+        ended = await cli("dlq", "list", *rest)
+        assert (ended.code, ended.out) == (1, b"")
+        assert "no dead letters: 3 of its 3 records are delayed records" in ended.errors
+        ended = await cli("dlq", "show", *rest, "0:0")
+        assert ended.errors == "this is a delayed record, and not a dead letter\n"
+
+
+async def fail(record: ConsumerRecord) -> None:
+    raise ValueError
 
 
 async def test_what_is_no_topic_of_dead_letters_or_not_allowed_is_said(cli: Running) -> None:

@@ -33,6 +33,9 @@ FIRST_EXCEPTION: Final = PREFIX + "first.exception"
 FIRST_MESSAGE: Final = PREFIX + "first.message"
 FIRST_TIMESTAMP: Final = PREFIX + "first.timestamp"
 HISTORY: Final = (DELAY_COUNT, FIRST_EXCEPTION, FIRST_MESSAGE, FIRST_TIMESTAMP)
+# Of a record in a delay topic, and of no dead letter: it may wait there for its retry.
+STATE: Final = PREFIX + "state"
+WAITING: Final = (STATE, b"delayed")
 # The name under which the handler's record has the one that was read from a delay topic.
 DELAYED: Final = "_delayed"
 

@@ -181,12 +181,14 @@ async def test_after_the_last_delay_it_is_a_dead_letter_with_its_history(
     assert (found["topic"], found["partition"], found["offset"]) == (job.topic, "0", "0")
     assert found["delivery.count"] == "3"
     assert found["delay.count"] == "2"
+    assert "state" not in found
     assert (found["message"], found["first.message"]) == ("attempt 3", "attempt 1")
     assert found["exception"] == found["first.exception"] == "builtins.ValueError"
     assert abs(int(found["first.timestamp"]) - wall_ms()) < 60_000
     # A delay that is there twice has one topic.
     delayed = await records_of(kafka, f"{job.topic}.retry.0.5", 2)
     assert [texts(each)["delay.count"] for each in delayed] == ["1", "2"]
+    assert [texts(each)["state"] for each in delayed] == ["delayed"] * 2
 
 
 @for_each(["dead", "stop", "foreign"])
