@@ -51,7 +51,10 @@ async def _show(consumer: AIOKafkaConsumer[Any, Any], console: Console) -> None:
     bars: dict[str, TaskID] = {}
     firsts: dict[str, int] = {}
     samples: list[tuple[float, int]] = []
-    with Progress(*columns, console=console, auto_refresh=False) as progress:
+    # The output of handlers stays in the file or pipe to which it is redirected.
+    with Progress(
+        *columns, console=console, auto_refresh=False, redirect_stdout=sys.stdout.isatty()
+    ) as progress:
         total = progress.add_task("records", total=None, text="")
         try:
             while True:

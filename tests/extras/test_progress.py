@@ -40,6 +40,7 @@ async def test_a_terminal_shows_records_rate_lag_failures_and_bars(
 
         async def handle(record: ConsumerRecord) -> None:
             await asyncio.sleep(0.01)
+            print("of the handler")
             if record.offset == 7:
                 raise ValueError
 
@@ -59,6 +60,7 @@ async def test_a_terminal_shows_records_rate_lag_failures_and_bars(
         assert f"{count:,} done" in text
         assert f"0 left, {2 * partitions} failed calls, {partitions} dead letters" in text
         assert "a second" in text
+        assert "of the handler" not in text  # the output is no terminal
         assert (f"{topic}/0" in text) is (topic == few)
 
 
