@@ -41,8 +41,9 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.problems import CommandError, plain_text
 from aiokafka_lite.cli.run import FORMAT, consumer_of, handle_all, is_of_arguments, load
+from aiokafka_lite.consumer.membership.recovery import Recovery, recovery_for
 from aiokafka_lite.consumer.processing.draining import DRAIN_S
-from aiokafka_lite.errors import ConsumerStoppedError
+from aiokafka_lite.errors import ConsumerStoppedError, KafkaError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
     from aiokafka_lite import AIOKafkaConsumer
@@ -58,7 +59,7 @@ FIRST_DELAY_S: Final = 0.5
 LAST_DELAY_S: Final = 30.0
 # A process that ran this long before it failed is restarted after the first delay.
 HEALTHY_AFTER_S: Final = 60.0
-# So often a process may end in a row before it was able to report anything.
+# So often a process may end in a row before its consumer has begun.
 MOST_UNHEARD: Final = 5
 # How often signals, ends of processes and due restarts are looked for, and between reports.
 LOOK_S: Final = 0.2
@@ -138,11 +139,16 @@ async def _handle(
     except ConsumerStoppedError:
         return 0
     except Exception as error:
-        is_permanent = isinstance(error, (TypeError, ValueError)) and is_of_arguments(consumer)
-        if not is_permanent:
+        if not has_begun:
+            is_wrong = isinstance(error, UnknownTopicOrPartitionError) or (
+                isinstance(error, KafkaError) and recovery_for(error) is Recovery.SURFACE
+            )
+        else:
+            is_wrong = isinstance(error, (TypeError, ValueError)) and is_of_arguments(consumer)
+        if not is_wrong:
             log.exception("the process ends, because run() has failed")
-        text = f"{type(error).__name__}: {plain_text(error)}"
-        _send(connection, Failed(text, is_permanent=has_begun and is_permanent))
+        is_permanent = is_wrong or (has_begun and options.until is not None)
+        _send(connection, Failed(f"{type(error).__name__}: {plain_text(error)}", is_permanent))
         return 1
     finally:
         await reporting.close()
@@ -185,6 +191,7 @@ class Worker:
         self.report = self.failed = None
         self._started_at = time.monotonic()
         self.start_count += 1
+        self._unheard_count += 1
 
     @property
     def waited_for(self) -> Iterator[Any]:
@@ -214,7 +221,6 @@ class Worker:
             self._failure_count = 0
         delay_s = min(FIRST_DELAY_S * 2**self._failure_count, LAST_DELAY_S)
         self._failure_count += 1
-        self._unheard_count = 0 if self.report or self.failed else self._unheard_count + 1
         self.starts_at = now + delay_s
         reason = f"exit code {code}" if self.failed is None else self.failed.text
         if self._unheard_count >= MOST_UNHEARD:
@@ -227,7 +233,7 @@ class Worker:
     def _take(self, message: Message) -> None:
         match message:
             case Report():
-                self.report = message
+                self.report, self._unheard_count = message, 0
             case Failed():
                 self.failed = message
             case Done():
@@ -273,7 +279,7 @@ class Supervisor:
                     for worker in self.workers:
                         worker.look(is_stopping=self._is_stopping)
                     for worker in self._beyond_help():
-                        self._stop(f"process {worker.number} cannot start")
+                        self._stop(f"process {worker.number} has failed")
         finally:
             signals.give_back()
             for worker in self.workers:

@@ -21,6 +21,8 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.cli import processes
+from aiokafka_lite.cli.main import build_parser
 from aiokafka_lite.cli.problems import CommandError, UsageError
 from aiokafka_lite.cli.run import load
 from aiokafka_lite.structs import TopicPartition
@@ -33,7 +35,7 @@ from tests.support.programs import started
 PATIENCE_S = 60.0
 ROOT = Path(__file__).parents[2]
 HANDLERS = """
-import asyncio, multiprocessing, os, subprocess, time
+import asyncio, os, signal, subprocess, time
 from aiokafka_lite.cli import processes
 
 def say(*words):
@@ -55,11 +57,13 @@ async def terminate(record):
     program = subprocess.Popen(["sleep", "600"])
     program.terminate()
     say("program", program.wait(10))
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        pool.apply(os.getpid)
-        [forked] = multiprocessing.active_children()
-    forked.join(10)
-    say("forked", forked.exitcode)
+    ours, theirs = os.pipe()
+    if not (forked := os.fork()):
+        os.write(theirs, b"runs")
+        time.sleep(600)
+    os.read(ours, 4)
+    os.kill(forked, signal.SIGTERM)
+    say("forked", os.waitpid(forked, 0)[1])
 
 async def hang(record):
     processes.KILL_S = 1.0
@@ -314,9 +318,45 @@ async def test_processes_of_a_handler_do_not_ignore_signals(
         embedded, folder, "handlers_of_run:terminate", topic, "-g", topic, "--processes", "2",
     ) as running:  # fmt: skip
         await running.until(r" program -15$")
-        await running.until(r" forked -15$")
+        await running.until(r" forked 15$")
         running.process.send_signal(signal.SIGTERM)
         assert await running.rest() == 0
+
+
+async def test_errors_that_a_restart_does_not_cure_end_the_command(
+    embedded: KafkaHandle, folder: Path
+) -> None:
+    topic = await topic_of(embedded, 1, 1)
+    two, password = ("--processes", "2"), ("--username", "u", "--password", "wrong")
+    async with Broker(security_protocol="SASL_PLAINTEXT", users={"u": "right"}) as broker:
+        secured = KafkaHandle("embedded", broker.bootstrap_servers)
+        for kafka, handler, text, more in (
+            (
+                secured,
+                "handle",
+                "AuthenticationFailedError",
+                (*password, "--security-protocol", "SASL_PLAINTEXT"),
+            ),
+            (embedded, "fail", "LookupError: of the handler", ("--until", "end")),
+        ):
+            async with command(
+                kafka, folder, f"handlers_of_run:{handler}", topic, "-g", topic, *two, *more
+            ) as running:
+                assert await running.rest() == 1
+                assert text in running.lines[-1]
+                assert "starts again" not in "".join(running.lines)
+
+
+def test_processes_that_never_begin_end_the_command(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(processes, "FIRST_DELAY_S", 0.0)
+    monkeypatch.setattr(processes, "MOST_UNHEARD", 2)
+    arguments = ("run", "handlers_of_run:handle", "t", "-g", "g", "-b", "127.0.0.1:1")
+    options = build_parser("run").parse_args([*arguments, "--processes", "2"])
+    with pytest.raises(CommandError, match=r"ended 2 times .*127"):
+        processes.Supervisor(options).run()
 
 
 @for_each(
