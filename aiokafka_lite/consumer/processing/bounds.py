@@ -151,8 +151,7 @@ class RunBounds:
         while True:
             missing = [tp for tp in self._cursors if tp not in self._ends]
             if missing:
-                await self._find(missing)
-                self._let_go(run)
+                await self._find(run, missing)
             has_waited = bool(self._cursors) or self._loop.time() >= waits_until
             if (
                 has_waited
@@ -164,18 +163,18 @@ class RunBounds:
                 return
             await asyncio.sleep(LOOK_S)
 
-    async def _find(self, partitions: Collection[TopicPartition]) -> None:
+    async def _find(self, run: Run, partitions: Collection[TopicPartition]) -> None:
         try:
-            self._ends |= await self._look_up(partitions)
+            self._note_ends(run, await self._look_up(partitions))
         except UnknownTopicOrPartitionError:
             if len(partitions) > 1:
                 for tp in partitions:
-                    await self._find([tp])
+                    await self._find(run, [tp])
                 return
             (tp,) = partitions
             # Brokers may not know a new partition yet.
             if self._loop.time() >= self._unknown_since.setdefault(tp, self._loop.time()) + NEW_S:
-                self._ends[tp] = NOWHERE
+                self._note_ends(run, {tp: NOWHERE})
         except ConsumerStoppedError:
             return
         except KafkaError as error:
@@ -190,7 +189,9 @@ class RunBounds:
             ends |= {tp: found.offset for tp, found in at.items() if found is not None}
         return ends
 
-    def _let_go(self, run: Run) -> None:
+    def _note_ends(self, run: Run, ends: Mapping[TopicPartition, int]) -> None:
+        """Set ends and let the jobs kept until then begin, before jobs of later records."""
+        self._ends |= ends
         known = [
             each for each in self._awaiting_end if each.tp in self._ends or not each.is_assigned
         ]

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Collection, Mapping
 from datetime import datetime, timezone
 
 import pytest
 
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka_lite._compat import timeout
-from aiokafka_lite.consumer.processing.bounds import RunSummary, until_of
+from aiokafka_lite.consumer.processing.bounds import RunBounds, RunSummary, until_of
+from aiokafka_lite.errors import UnknownTopicOrPartitionError
 from aiokafka_lite.processing import Outputs, Retry
-from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+from aiokafka_lite.structs import ConsumerRecord, OffsetAndTimestamp, TopicPartition
 from tests.consumer.processing.running import PATIENCE_S, member
+from tests.consumer.processing.shaping import A, B, Shaped
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.for_each import for_each
 
@@ -173,6 +176,33 @@ async def test_partitions_of_a_deleted_topic_are_not_waited_for(kafka: KafkaHand
             summary = await consumer.run(handle, until="end", order="partition")
     assert summary.is_complete
     assert summary.topics[kept] == 5
+
+
+@pytest.mark.virtual_time
+async def test_records_stay_in_order_while_ends_are_looked_up_one_by_one() -> None:
+    class Offsets:
+        async def end_offsets(
+            self, partitions: Collection[TopicPartition]
+        ) -> dict[TopicPartition, int]:
+            await asyncio.sleep(0.5)
+            if B in partitions:
+                raise UnknownTopicOrPartitionError("t/1")
+            return dict.fromkeys(partitions, 100)
+
+        async def offsets_for_times(
+            self, timestamps: Mapping[TopicPartition, int]
+        ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+            raise NotImplementedError
+
+    case = Shaped(A, B)
+    core = case.buffers.state.core()
+    case.run.end_at(RunBounds(core, Offsets(), None, lambda: True))
+    async with case.running():
+        for _ in range(7):
+            case.put([b"k"] * 3)
+            await asyncio.sleep(0.3)
+        await case.until_over()
+    assert [each.offset for each in case.done] == list(range(21))
 
 
 async def test_a_stop_before_the_end_is_said_in_the_summary(kafka: KafkaHandle, topic: str) -> None:
