@@ -30,6 +30,7 @@ from aiokafka_lite.errors import KafkaError
 if TYPE_CHECKING:
     from aiokafka_lite import AIOKafkaConsumer
     from aiokafka_lite.processing import RunSummary
+    from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -176,13 +177,16 @@ def _import_failed(name: str, error: Exception) -> CommandError:
 def consumer_of(options: argparse.Namespace, number: int) -> AIOKafkaConsumer:
     """Create the consumer of a process. Processes of a named program stay in the group."""
     from aiokafka_lite import AIOKafkaConsumer
-    from aiokafka_lite.consumer.processing.draining import DRAIN_S
 
     class LeavingConsumer(AIOKafkaConsumer[Any, Any]):
         """A static member that leaves the group when it is stopped."""
 
-        async def stop(self, timeout: float = DRAIN_S, *, leave: bool | None = True) -> Any:
-            return await super().stop(timeout, leave=leave)
+        async def _stop(
+            self, timeout_s: float, *, is_clean: bool, leave: bool | None = None
+        ) -> dict[TopicPartition, OffsetAndMetadata]:
+            # After a failure, the partitions wait for the restart of the process.
+            leaves = True if is_clean and leave is None else leave
+            return await super()._stop(timeout_s, is_clean=is_clean, leave=leaves)
 
     is_named, is_static = options.name is not None, options.processes > 1
     consumer = connecting(options).member(

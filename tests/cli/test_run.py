@@ -242,7 +242,7 @@ async def test_errors_of_handlers_are_not_those_of_the_output(
 
 
 async def test_processes_end_at_the_ends_and_print_what_they_did(
-    embedded: KafkaHandle, folder: Path
+    embedded: KafkaHandle, folder: Path, cli: Running
 ) -> None:
     topic = await topic_of(embedded, 10)
     async with command(
@@ -253,6 +253,8 @@ async def test_processes_end_at_the_ends_and_print_what_they_did(
     found = [re.search(r"^\[\d\] (\d+) of \1 records", each) for each in running.lines[-2:]]
     assert sum(int(each[1]) for each in found if each) == 40
     assert await committed(embedded, topic) == [10] * 4
+    [group] = (await cli("groups", topic, "--json", "-b", embedded.bootstrap_servers)).objects
+    assert group["members"] == 0
 
 
 async def test_a_process_that_hangs_does_not_outlive_the_first(
