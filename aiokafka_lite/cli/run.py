@@ -13,6 +13,7 @@ import traceback
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
 
+from aiokafka_lite._chance import UNSEEDED
 from aiokafka_lite._settings import nearest
 from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.arguments import (
@@ -60,8 +61,8 @@ _OPTIONS: Final = """
 --processes N  how many processes share the group's partitions (default: %(default)s)
 --name NAME
   a name under which the program restarts: its processes have the group instance ids NAME-0 and so
-  on, and keep their partitions while it restarts (default with several processes: the host's name,
-  and they leave the group at the end)
+  on, and keep their partitions while it restarts (default with several processes: a new name for
+  each start, and they leave the group at the end)
 --web HOST:PORT  serve /health, /metrics and /scale, and for a single process the consumer's page
 --progress  show the progress, if the standard error is a terminal (only with one process)
 --log-level LEVEL  debug, info, warning or error (default: %(default)s)
@@ -105,6 +106,7 @@ def add_run(subparsers: Subparsers) -> None:
     )
     parser.set_defaults(
         later="topics",
+        instance=None,
         start="earliest",
         isolation_level="read_uncommitted",
         concurrency=100,
@@ -124,9 +126,13 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--progress shows a single process: leave out --processes")
     logging.getLogger().setLevel(options.log_level.upper())
     connecting(options)  # checks them, and asks for a password, once for all processes
+    options.instance = options.name
     if options.processes > 1:
         from aiokafka_lite.cli.processes import Supervisor
 
+        # Of this start: other programs of this machine have other members.
+        token = UNSEEDED.unguessable_bytes(4).hex()
+        options.instance = options.instance or f"{socket.gethostname()}-{token}"
         return Supervisor(options).run()
     handler = load(options.handler)
     summary = loops.run(_work_alone(options, handler), options.loop, handles_signals=False)
@@ -188,13 +194,10 @@ def consumer_of(options: argparse.Namespace, number: int) -> AIOKafkaConsumer:
             leaves = True if is_clean and leave is None else leave
             return await super()._stop(timeout_s, is_clean=is_clean, leave=leaves)
 
-    is_named, is_static = options.name is not None, options.processes > 1
     consumer = connecting(options).member(
-        AIOKafkaConsumer if is_named or not is_static else LeavingConsumer,
+        AIOKafkaConsumer if options.name == options.instance else LeavingConsumer,
         group_id=options.group,
-        group_instance_id=f"{options.name or socket.gethostname()}-{number}"
-        if is_named or is_static
-        else None,
+        group_instance_id=options.instance and f"{options.instance}-{number}",
         auto_offset_reset=options.start,
         isolation_level=options.isolation_level,
     )

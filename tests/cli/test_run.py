@@ -208,6 +208,25 @@ def get(port: int, path: str) -> tuple[int, str]:
         return answer.status, answer.read().decode()
 
 
+async def test_two_programs_of_one_machine_share_a_group(
+    embedded: KafkaHandle, folder: Path, cli: Running
+) -> None:
+    topic = await topic_of(embedded, 1)
+    arguments = ("handlers_of_run:handle", topic, "-g", topic, "--processes", "2")
+    async with (
+        command(embedded, folder, *arguments) as one,
+        command(embedded, folder, *arguments) as another,
+    ):
+        members: list[object] = []
+        while members != [4]:
+            await asyncio.sleep(0.2)
+            ended = await cli("groups", topic, "--json", "-b", embedded.bootstrap_servers)
+            members = [each["members"] for each in ended.objects]
+        for each in (one, another):
+            each.process.send_signal(signal.SIGTERM)
+            assert await each.rest() == 0
+
+
 async def test_sigterm_before_the_end_is_no_success(embedded: KafkaHandle, folder: Path) -> None:
     topic = await topic_of(embedded, 20)
     until_end = ("--until", "end", "--concurrency", "1")
