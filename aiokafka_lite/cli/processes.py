@@ -11,6 +11,8 @@ first    `STOP` to each process, which drains. After `KILL_S`, processes that re
 second   `STOP` again, which cancels the handlers
 third    the processes are killed
 =======  =====================================================================================
+
+A process that has reported its end, but remains because of a hung thread, is killed as well.
 """
 
 from __future__ import annotations
@@ -64,13 +66,16 @@ MOST_UNHEARD: Final = 5
 # How often signals, ends of processes and due restarts are looked for, and between reports.
 LOOK_S: Final = 0.2
 REPORT_S: Final = 1.0
+# Without a report for so long, a process hangs: a handler may block the event loop.
+SILENT_S: Final = 30.0
 
 
 class Report(NamedTuple):
-    """The state of one process's consumer."""
+    """The state of one process's consumer, at a time of the monotonic clock."""
 
     health: dict[str, Any]
     metrics: dict[str, Any]
+    at_s: float
 
 
 class Failed(NamedTuple):
@@ -159,7 +164,8 @@ async def _handle(
 
 async def _report(consumer: AIOKafkaConsumer, connection: Connection) -> NoReturn:
     while True:
-        report = Report(dataclasses.asdict(consumer.health()), consumer.metrics())
+        health = dataclasses.asdict(consumer.health())
+        report = Report(health, consumer.metrics(), time.monotonic())
         # In a thread: the first process may be slow to read.
         await asyncio.to_thread(_send, connection, report)
         await asyncio.sleep(REPORT_S)
@@ -177,6 +183,7 @@ class Worker:
         self.failed: Failed | None = None
         self.done: Done | None = None
         self.starts_at = self._started_at = 0.0
+        self.kills_at = math.inf
         self.start_count = self._failure_count = self._unheard_count = 0
 
     def start(self) -> None:
@@ -189,6 +196,7 @@ class Worker:
         theirs.close()
         self._connection = ours
         self.report = self.failed = None
+        self.kills_at = math.inf
         self._started_at = time.monotonic()
         self.start_count += 1
         self._unheard_count += 1
@@ -222,10 +230,12 @@ class Worker:
         delay_s = min(FIRST_DELAY_S * 2**self._failure_count, LAST_DELAY_S)
         self._failure_count += 1
         self.starts_at = now + delay_s
-        reason = f"exit code {code}" if self.failed is None else self.failed.text
+        if self.failed is None:
+            self.failed = Failed(f"exit code {code}", is_permanent=False)
+        reason = self.failed.text
         if self._unheard_count >= MOST_UNHEARD:
             self.failed = Failed(f"it ended {MOST_UNHEARD} times ({reason})", is_permanent=True)
-        if self.failed is None or not self.failed.is_permanent:
+        if not self.failed.is_permanent:
             log.error(
                 "process %d ended (%s), and starts again in %g s", self.number, reason, delay_s
             )
@@ -236,15 +246,33 @@ class Worker:
                 self.report, self._unheard_count = message, 0
             case Failed():
                 self.failed = message
+                self._must_end()
             case Done():
                 self.done = message
+                self._must_end()
+
+    def _must_end(self) -> None:
+        self.kills_at = min(self.kills_at, time.monotonic() + KILL_S)
+
+    def state(self) -> tuple[dict[str, Any], Report | None]:
+        """Return the health, and the last report unless the process has failed or hangs."""
+        failed, report = self.failed, self.report
+        if failed is not None:
+            return {"verdict": "dead", "reasons": [failed.text]}, None
+        if report is None:
+            return {"verdict": "starting"}, None
+        if self.done is None and time.monotonic() - report.at_s > SILENT_S:
+            return {"verdict": "dead", "reasons": [f"no report for {SILENT_S:g} s"]}, None
+        return report.health, report
 
     def stop(self) -> None:
+        self._must_end()
         if self.process is not None and self.process.pid is not None and STOP is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, STOP)
 
     def kill(self) -> None:
+        self.kills_at = math.inf
         if self.process is not None:
             self.process.kill()
 
@@ -259,7 +287,6 @@ class Supervisor:
         self.workers = [Worker(options, number) for number in range(options.processes)]
         self._received: list[int] = []
         self._is_stopping = False
-        self._kills_at = math.inf
         self._killed_count = 0
 
     def run(self) -> int:
@@ -274,8 +301,9 @@ class Supervisor:
                     for number in self._received[heeded:]:
                         heeded += 1
                         self._heed(number, heeded)
-                    if time.monotonic() >= self._kills_at:
-                        self._kill(f"they have not ended in {KILL_S:g} s")
+                    now = time.monotonic()
+                    late = [each for each in self.workers if now >= each.kills_at]
+                    self._kill(late, f"they have not ended in {KILL_S:g} s")
                     for worker in self.workers:
                         worker.look(is_stopping=self._is_stopping)
                     for worker in self._beyond_help():
@@ -308,22 +336,21 @@ class Supervisor:
             for each in self.workers:
                 each.stop()
         else:
-            self._kill(f"{name_of(number)} was received {count} times")
+            self._kill(self.workers, f"{name_of(number)} was received {count} times")
 
     def _stop(self, reason: str) -> None:
         if not self._is_stopping:
             self._is_stopping = True
             log.info("%s: %d processes stop", reason, len(self.workers))
-            self._kills_at = time.monotonic() + KILL_S
             for each in self.workers:
                 each.stop()
 
-    def _kill(self, reason: str) -> None:
-        self._kills_at = math.inf
-        left = [each for each in self.workers if each.process is not None]
+    def _kill(self, workers: Sequence[Worker], reason: str) -> None:
+        left = [each for each in workers if each.process is not None]
         if left:
             log.error("processes %s are killed: %s", [each.number for each in left], reason)
-        self._killed_count += len(left)
+        if self._is_stopping:
+            self._killed_count += len(left)
         for each in left:
             each.kill()
 
@@ -383,18 +410,19 @@ def _answer(
     path: str, workers: Sequence[Worker], scalings: dict[int, Any]
 ) -> tuple[int, str, bytes]:
     """`scalings` are those of the processes, by their numbers."""
-    reports = {each.number: each.report for each in workers}
+    found = [(each, *each.state()) for each in workers]
+    reports = [(each.number, report) for each, _, report in found if report is not None]
     if path == "/health":
         states = [
             {
                 "process": each.number,
                 "restarts": max(0, each.start_count - 1),
-                **(each.report.health if each.report else {"verdict": "starting"}),
+                **health,
             }
-            for each in workers
+            for each, health, _ in found
         ]
-        found = {str(each["verdict"]) for each in states}
-        verdict = min(found) if len(found) == 1 else "degraded"
+        verdicts = {str(each["verdict"]) for each in states}
+        verdict = min(verdicts) if len(verdicts) == 1 else "degraded"
         body = json.dumps({"verdict": verdict, "processes": states}).encode()
         return 503 if verdict == "dead" else 200, "application/json", body
     if path == "/metrics":
@@ -409,19 +437,18 @@ def _answer(
                 report.metrics,
                 report.health["verdict"],
             )
-            for number, report in reports.items()
-            if report is not None
+            for number, report in reports
         ]
         return 200, prometheus.CONTENT_TYPE, prometheus.render_all(shown)
     # By name, too.
     scale = importlib.import_module("aiokafka_lite.extras.web.scale")
     if (catch_up_s := scale.catch_up_s_of(path[1:])) is not None:
         answers = [
-            scalings.setdefault(each.number, scale.Scaling()).answer(
+            scalings.setdefault(number, scale.Scaling()).answer(
                 report.metrics, catch_up_s, time.monotonic()
             )
-            for each in workers
-            if (report := each.report) is not None and report.health["verdict"] != "dead"
+            for number, report in reports
+            if report.health["verdict"] != "dead"
         ]
         if answers:
             return 200, "application/json", json.dumps(scale.added(answers)).encode()

@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -69,6 +69,11 @@ async def hang(record):
     processes.KILL_S = 1.0
     say("began", record.partition, record.offset)
     time.sleep(600)
+
+async def fail_and_hang(record):
+    thread = asyncio.to_thread(time.sleep, 600)
+    await asyncio.wait({asyncio.ensure_future(thread)}, timeout=2)
+    raise LookupError("of the handler")
 
 async def fail(record):
     raise LookupError("of the handler")
@@ -132,9 +137,14 @@ class Command:
 
 
 @asynccontextmanager
-async def command(kafka: KafkaHandle, folder: Path, *arguments: str) -> AsyncIterator[Command]:
+async def command(
+    kafka: KafkaHandle,
+    folder: Path,
+    *arguments: str,
+    program: Sequence[str] = ("-m", "aiokafka_lite"),
+) -> AsyncIterator[Command]:
     async with timeout(PATIENCE_S), started(
-        sys.executable, "-m", "aiokafka_lite", "run", *arguments, "-b", kafka.bootstrap_servers,
+        sys.executable, *program, "run", *arguments, "-b", kafka.bootstrap_servers,
         cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=PIPE, stderr=asyncio.subprocess.STDOUT,
     ) as process:  # fmt: skip
@@ -342,6 +352,31 @@ async def test_processes_of_a_handler_do_not_ignore_signals(
         await running.until(r" forked 15$")
         running.process.send_signal(signal.SIGTERM)
         assert await running.rest() == 0
+
+
+async def test_a_process_that_remains_after_its_end_is_killed_and_starts_again(
+    embedded: KafkaHandle, folder: Path
+) -> None:
+    topic, port = await topic_of(embedded, 1, 1), free_port()
+    (folder / "impatient.py").write_text(
+        "import sys\nfrom aiokafka_lite.cli import main, processes\n"
+        "processes.KILL_S = 3.0\nif __name__ == '__main__':\n    sys.exit(main.main())\n"
+    )
+    async with command(
+        embedded, folder, "handlers_of_run:fail_and_hang", topic, "-g", topic, "--processes", "2",
+        "--web", f"127.0.0.1:{port}", program=("impatient.py",),
+    ) as running:  # fmt: skip
+        await running.until("LookupError: of the handler")
+        await asyncio.sleep(0.5)
+        status, body = await asyncio.to_thread(get, port, "/health")
+        health = json.loads(body)
+        assert (status, health["verdict"]) == (200, "degraded")
+        [dead] = [each for each in health["processes"] if each["verdict"] == "dead"]
+        assert dead["reasons"] == ["LookupError: of the handler"]
+        status, body = await asyncio.to_thread(get, port, "/metrics")
+        assert (status, f'process="{dead["process"]}"' in body) == (200, False)
+        await running.until(r"processes \[\d\] are killed: they have not ended in 3 s")
+        await running.until(r"ended \(LookupError: of the handler\), and starts again")
 
 
 async def test_errors_that_a_restart_does_not_cure_end_the_command(
