@@ -178,11 +178,12 @@ class Plan:
 
     @property
     def may_miss_partitions(self) -> bool:
-        """Whether new partitions may wait for a rebalance.
+        """Whether new partitions, or a new topic, may wait for a rebalance.
 
         A static leader that restarts cannot know which partitions were there before (KIP-814).
         """
         is_added = any(fault.name == "partitions added" for fault in self.faults)
+        is_added = is_added or self.second == "pattern"  # the topic is created while members run
         return self.static and self.protocol == "range" and is_added
 
     def head(self) -> str:
