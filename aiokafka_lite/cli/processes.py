@@ -187,19 +187,22 @@ class Worker:
         self.start_count = self._failure_count = self._unheard_count = 0
 
     def start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        self.process = context.Process(
-            target=work, args=(self._options, self.number, theirs), name=f"run-{self.number}"
-        )
-        self.process.start()
-        theirs.close()
-        self._connection = ours
         self.report = self.failed = None
         self.kills_at = math.inf
         self._started_at = time.monotonic()
         self.start_count += 1
         self._unheard_count += 1
+        context = multiprocessing.get_context("spawn")
+        try:
+            ours, theirs = context.Pipe()
+            with theirs:
+                given = self._options, self.number, theirs
+                process = context.Process(target=work, args=given, name=f"run-{self.number}")
+                process.start()
+        except OSError as error:  # such as too many processes
+            self._restart_later(str(error))
+        else:
+            self.process, self._connection = process, ours
 
     @property
     def waited_for(self) -> Iterator[Any]:
@@ -218,12 +221,13 @@ class Worker:
                 self._take(connection.recv())
         if is_alive:
             return
-        code = process.exitcode
         process.join()
         connection.close()
         self.process = self._connection = None
-        if self.done is not None or is_stopping:
-            return
+        if self.done is None and not is_stopping:
+            self._restart_later(f"exit code {process.exitcode}")
+
+    def _restart_later(self, reason: str) -> None:
         now = time.monotonic()
         if now - self._started_at > HEALTHY_AFTER_S:
             self._failure_count = 0
@@ -231,7 +235,7 @@ class Worker:
         self._failure_count += 1
         self.starts_at = now + delay_s
         if self.failed is None:
-            self.failed = Failed(f"exit code {code}", is_permanent=False)
+            self.failed = Failed(reason, is_permanent=False)
         reason = self.failed.text
         if self._unheard_count >= MOST_UNHEARD:
             self.failed = Failed(f"it ended {MOST_UNHEARD} times ({reason})", is_permanent=True)

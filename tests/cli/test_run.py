@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import multiprocessing.process
 import os
 import re
 import signal
@@ -403,15 +405,21 @@ async def test_errors_that_a_restart_does_not_cure_end_the_command(
                 assert "starts again" not in "".join(running.lines)
 
 
+@pytest.mark.parametrize("problem", ["127.0.0.1:1", "too many processes"])
 def test_processes_that_never_begin_end_the_command(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    problem: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def start(_: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, problem)
+
+    if problem == "too many processes":
+        monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", start)
     monkeypatch.chdir(folder)
     monkeypatch.setattr(processes, "FIRST_DELAY_S", 0.0)
     monkeypatch.setattr(processes, "MOST_UNHEARD", 2)
     arguments = ("run", "handlers_of_run:handle", "t", "-g", "g", "-b", "127.0.0.1:1")
     options = build_parser("run").parse_args([*arguments, "--processes", "2"])
-    with pytest.raises(CommandError, match=r"ended 2 times .*127"):
+    with pytest.raises(CommandError, match=rf"ended 2 times .*{problem}"):
         processes.Supervisor(options).run()
 
 
