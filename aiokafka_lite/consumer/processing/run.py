@@ -195,7 +195,7 @@ class Run(Processing):
             self._held = HeldRecords(
                 handling.delays,
                 self._allowance.withhold,
-                self._begin,
+                self._begin_held,
                 self._attempts.note_earlier,
             )
         self._sink = OneByOne(
@@ -235,6 +235,13 @@ class Run(Processing):
         if self._lists is not None:
             self._lists.note_accepted(jobs)
         self.offer()
+
+    def _begin_held(self, jobs: Sequence[Job]) -> None:
+        """Let delayed records begin that are due. An error ends the run: no caller raises it."""
+        try:
+            self._begin(jobs)
+        except Exception as error:  # noqa: BLE001 -- `run` raises it
+            self._note_end(error)
 
     def _not_held(self, cursor: Cursor, jobs: list[Job]) -> list[Job]:
         """Hold records of a delay topic that are not due, and finish those of other groups."""

@@ -549,3 +549,25 @@ async def test_a_dead_letter_function_receives_the_original_record(kafka: KafkaH
     (letter,) = dead
     assert (letter.record.topic, letter.record.offset, letter.attempts) == (job.topic, 0, 2)
     assert dict(letter.history)["__dlq.errors.first.message"] == b"attempt 1"
+
+
+async def test_run_raises_an_error_of_the_order_function_for_a_delayed_record(
+    kafka: KafkaHandle,
+) -> None:
+    job, is_deployed = await Job.of(kafka, [2], after=1), False
+    job.failures[b"bad"] = 1
+    await kafka.produce(job.topic, 0, [(b"k", b"bad")])
+
+    def order(record: Record) -> bytes | None:
+        if is_deployed:
+            raise KeyError("customer")
+        return record.key
+
+    async with timeout(PATIENCE_S), job.member() as consumer:
+        run = asyncio.create_task(
+            consumer.run(job.handle, order=order, retry=job.retry, breaker=None)
+        )
+        await until(lambda: consumer.metrics()["processing_delayed_total"] == 1)
+        is_deployed = True
+        with pytest.raises(KeyError, match="customer"):
+            await run
