@@ -37,7 +37,7 @@ from tests.support.programs import started
 PATIENCE_S = 60.0
 ROOT = Path(__file__).parents[2]
 HANDLERS = """
-import asyncio, os, signal, subprocess, time
+import asyncio, os, signal, time
 from aiokafka_lite.cli import processes
 
 def say(*words):
@@ -56,13 +56,13 @@ async def slow(record):
         say("cancelled", record.partition, record.offset)
 
 async def terminate(record):
-    program = subprocess.Popen(["sleep", "600"])
-    program.terminate()
-    say("program", program.wait(10))
+    program = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "20")
+    os.kill(program, signal.SIGTERM)
+    say("program", os.waitpid(program, 0)[1])
     ours, theirs = os.pipe()
     if not (forked := os.fork()):
         os.write(theirs, b"runs")
-        time.sleep(600)
+        time.sleep(20)
     os.read(ours, 4)
     os.kill(forked, signal.SIGTERM)
     say("forked", os.waitpid(forked, 0)[1])
@@ -350,7 +350,7 @@ async def test_processes_of_a_handler_do_not_ignore_signals(
     async with command(
         embedded, folder, "handlers_of_run:terminate", topic, "-g", topic, "--processes", "2",
     ) as running:  # fmt: skip
-        await running.until(r" program -15$")
+        await running.until(r" program 15$")
         await running.until(r" forked 15$")
         running.process.send_signal(signal.SIGTERM)
         assert await running.rest() == 0
