@@ -435,6 +435,10 @@ class Handling:
         """Return what finishes a record that has failed. None: `run` raises the error."""
         if self.delays is not None and (delay := self.delays.writer_for(error, record)) is not None:
             return delay
+        return self.letter_for(error)
+
+    def letter_for(self, error: BaseException) -> DeadLetter | None:
+        """Return likewise what finishes a record that is not delayed."""
         given = self.dead_letter
         return given.of(error) if isinstance(given, LettersByError) else given
 

@@ -190,6 +190,8 @@ class Run(Processing):
         self._displaced_count = 0
         # Records that may not begin, because their partition is paused or being revoked.
         self._parked: dict[Cursor, list[Job]] = {}
+        # Records for which the order function has failed: they are not delayed.
+        self._unordered: set[Job] = set()
         self._held: HeldRecords | None = None
         if handling.delays is not None:
             self._held = HeldRecords(
@@ -469,8 +471,7 @@ class Run(Processing):
 
     def _order_failed(self, job: Job, error: Exception) -> None:
         """Treat a record as a bad one, because the function for `order` has failed for it."""
-        target = self._handling.dead_letter_for(error, job.record)
-        if target is None or self._handling.retry.stops(error):
+        if self._handling.letter_for(error) is None or self._handling.retry.stops(error):
             log.error(
                 "%s: the function for order failed, so run() ends: %s",
                 place_of(job),
@@ -478,6 +479,7 @@ class Run(Processing):
             )
             raise error
         self._attempts.refused_unseen(job, error)
+        self._unordered.add(job)
 
     def _partition_changed(self, cursor: Cursor) -> None:
         if self._outbox is not None:
@@ -494,6 +496,7 @@ class Run(Processing):
     def _assignment_changed(self) -> None:
         """Lanes of partitions that are no longer assigned continue."""
         self._allowance.forget_unassigned()
+        self._unordered = {job for job in self._unordered if job.is_current}
         for cursor in [each for each in self._parked if not each.is_assigned]:
             self._lanes.ready.extend(self._parked.pop(cursor))
         self._lanes.ready.extend(self._attempts.take_revoked())
@@ -925,7 +928,10 @@ class Run(Processing):
         """Only the acknowledgement finishes the record."""
         error = job.error
         assert error is not None  # noqa: S101 -- it is dead
-        dead_letter = self._handling.dead_letter_for(error, job.record)
+        if job in self._unordered:
+            dead_letter = self._handling.letter_for(error)
+        else:
+            dead_letter = self._handling.dead_letter_for(error, job.record)
         assert dead_letter is not None  # noqa: S101 -- otherwise nothing is dead
         try:
             call = dead_letter(self._dead_record(job, error))
@@ -942,6 +948,7 @@ class Run(Processing):
             self._attempts.letter_written(job, error)
         self._finish_or_commit(job)
         self._lanes.leave(job)
+        self._unordered.discard(job)
 
     def _dead_record(self, job: Job, error: BaseException) -> DeadRecord:
         if (delays := self._handling.delays) is None:

@@ -281,7 +281,16 @@ async def test_a_record_whose_order_is_not_known_is_a_bad_one(
         letter = await reader.getone()
         assert (letter.key, letter.value) == (b"k", b"bad")
         assert dict(letter.headers)["__dlq.errors.delivery.count"] == b"0"
-    every_option: list[Any] = [{}, {"dead_letter": letters, "retry": Retry(stop=Exception)}]
+    delay = Retry(topic=unique("retry"), delays=[60])
+    for name in delay.delay_topics:
+        await kafka.create_topic(name, partitions=1)
+    consumer = member(kafka, topic)
+    async with running(consumer, noted.handler("a"), order=order, dead_letter=letters, retry=delay):
+        await until(lambda: consumer.metrics()["processing_dead_total"] == 1)
+        assert consumer.metrics()["processing_delayed_total"] == 0
+    every_option: list[Any] = [
+        {}, {"retry": delay}, {"dead_letter": letters, "retry": Retry(stop=Exception)}
+    ]  # fmt: skip
     for options in every_option:
         async with member(kafka, topic) as consumer:
             with pytest.raises((TypeError, ZeroDivisionError)):
