@@ -10,7 +10,7 @@ the time to catch up. The member can process
 or, if it lags behind by more than `BACKLOG_S`, just the rate of records read: then it is as fast as
 it can be. A partition needs its rate divided by the member's, but at most one member.
 
-The answer keeps the present size, 1, if the samples are less than `LEAST_S` apart, if no records
+The answer is 1, the present size, if the samples are less than `LEAST_S` apart, if no records
 are read in spite of a lag, and while a circuit breaker pauses the handlers: more members would fail
 like this one. Smoothing and delays are left to the autoscaler.
 """
