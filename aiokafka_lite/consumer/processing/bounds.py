@@ -145,6 +145,10 @@ class RunBounds:
         self._topics[cursor.tp.topic] += len(jobs)
         return jobs
 
+    def end_of(self, tp: TopicPartition) -> int | None:
+        """Return the end of a partition. None: it is not known yet."""
+        return self._ends.get(tp)
+
     async def watch(self, run: Run) -> None:
         """Look up ends, and end the run as soon as all assigned partitions have reached them."""
         waits_until = self._loop.time() + UNASSIGNED_S

@@ -43,7 +43,7 @@ from aiokafka_lite.consumer.buffer.buffer import Limits
 from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.processing.allowance import Allowance, OneByOne
 from aiokafka_lite.consumer.processing.attempts import Attempts, one_line, place_of
-from aiokafka_lite.consumer.processing.bounds import RunBounds
+from aiokafka_lite.consumer.processing.bounds import LOOK_S, RunBounds
 from aiokafka_lite.consumer.processing.calls import (
     asker,
     in_copy_of,
@@ -363,13 +363,16 @@ class Run(Processing):
             # The record may be good.
             await asyncio.sleep(self._handling.retry.delay_s(1, self._rng))
             return
-        if (
-            cursor is None
-            or not isinstance(record, ConsumerRecord)
-            or self._handling.dead_letter_for(error, record) is None
-            or next_offset is None
-        ):
+        if cursor is None or not isinstance(record, ConsumerRecord) or next_offset is None:
             raise error
+        if self._handling.dead_letter_for(error, record) is None:
+            if self._bounds is None:
+                raise error
+            if (end := self._bounds.end_of(cursor.tp)) is None:
+                await asyncio.sleep(LOOK_S)  # then it is read again
+                return
+            if record.offset < end:
+                raise error
         self._allowance.admit(cursor, [record])
         self._accept(cursor, [record], (), error)
         self._state.skip_to(cursor, next_offset)

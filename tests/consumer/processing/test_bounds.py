@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -12,8 +13,9 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka_lite._compat import timeout
+from aiokafka_lite.broker import Broker
 from aiokafka_lite.consumer.processing.bounds import RunBounds, RunSummary, until_of
-from aiokafka_lite.errors import UnknownTopicOrPartitionError
+from aiokafka_lite.errors import DeserializationError, UnknownTopicOrPartitionError
 from aiokafka_lite.processing import Outputs, Retry
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndTimestamp, TopicPartition
 from tests.consumer.processing.running import PATIENCE_S, member
@@ -176,6 +178,31 @@ async def test_partitions_of_a_deleted_topic_are_not_waited_for(kafka: KafkaHand
             summary = await consumer.run(handle, until="end", order="partition")
     assert summary.is_complete
     assert summary.topics[kept] == 5
+
+
+@pytest.mark.virtual_time
+async def test_a_bad_record_after_the_end_is_no_error() -> None:
+    async with Broker(num_partitions=1) as broker:
+        for number in range(10):
+            value = b"{" if number == 5 else b"{}"
+            broker.produce("t", value, timestamp_ms=1_000 + number)
+        for until_ms in (1_003, 1_005, 1_006):
+            kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+            consumer = member(kafka, "t", unique("until"), value_deserializer=json.loads)
+            done: list[int] = []
+
+            async def handle(record: Record, done: list[int] = done) -> None:
+                done.append(record.offset)
+
+            async with timeout(PATIENCE_S), consumer:
+                if until_ms == 1_006:
+                    with pytest.raises(DeserializationError):
+                        await consumer.run(handle, until=until_ms)
+                else:
+                    summary = await consumer.run(handle, until=until_ms)
+                    assert summary.is_complete
+                    assert len(done) == summary.finished == until_ms - 1_000
+                    assert await consumer.position(TopicPartition("t", 0)) == until_ms - 1_000
 
 
 @pytest.mark.virtual_time
