@@ -542,10 +542,19 @@ class _Replay:
             self._report()
 
     async def _begin_where_committed(self) -> None:
+        """Move the starts to the group's offsets, and commit them.
+
+        A broker rejects commits for a group that has members, or without permission: this must
+        happen before the first letter is written.
+        """
         for tp, span in tuple(self.spans.items()):
             committed = await self._consumer.committed(tp)
             if committed is not None:
                 self.spans[tp] = Span(max(span.start, committed), span.end)
+        starts = {tp: span.start for tp, span in self.spans.items() if span.start < span.end}
+        if starts:
+            self._consumer.assign(list(starts))
+            await self._consumer.commit(starts)
 
     async def _choose(self, records: Sequence[Record]) -> tuple[list[_Letter], int]:
         """Return the letters to write again, and the offset up to which it looked."""

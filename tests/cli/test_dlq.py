@@ -218,6 +218,27 @@ async def test_those_ahead_of_a_letter_without_a_topic_are_written(
         assert len(await letters.in_topic(letters.first)) == 3
 
 
+@pytest.mark.parametrize("is_transactional", [False, True])
+async def test_a_group_with_members_is_refused_before_a_letter_is_written(
+    cli: Running, *, is_transactional: bool
+) -> None:
+    async with Broker() as broker:
+        letters = Letters(KafkaHandle("embedded", broker.bootstrap_servers))
+        await letters.fill()
+        more = ["--transactional-id", "replay"] if is_transactional else []
+        async with AIOKafkaConsumer(
+            letters.first, bootstrap_servers=broker.bootstrap_servers, group_id="live"
+        ) as live:
+            await until(live.assignment)
+            ended = await cli(
+                "replay", letters.dead, "-b", broker.bootstrap_servers, "--group", "live", *more
+            )
+        assert ended.code == 1
+        assert ended.errors.startswith("0 dead letters replayed")
+        assert "group live has members" in ended.errors
+        assert not await letters.in_topic(letters.first)
+
+
 async def committed(letters: Letters, group: str) -> int | None:
     async with AIOKafkaConsumer(
         bootstrap_servers=letters.kafka.bootstrap_servers, group_id=group, enable_auto_commit=False
