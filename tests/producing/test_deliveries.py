@@ -182,6 +182,24 @@ async def test_a_read_before_a_rebalance_is_not_committed_with_one_after_it(
     assert sorted(value or b"" for value in await copying.read_copies()) == sorted_values()
 
 
+async def test_offsets_from_before_a_loss_are_not_sent_though_the_group_would_take_them() -> None:
+    """The member has joined again under its id, and reads the same records."""
+    async with on_broker() as (broker, copying):
+        settings: dict[str, object] = {"group_protocol": "consumer", "heartbeat_interval_ms": 50}
+        async with copying.both(**settings) as (consumer, producer):
+            record = await consumer.getone()
+            group = consumer.group_metadata()
+            broker.on("ConsumerGroupHeartbeat").fail(FencedMemberEpochError, 1)
+            tp = TopicPartition(record.topic, record.partition)
+            again = await consumer.getone()
+            while (again.topic, again.partition, again.offset) != (*tp, record.offset):
+                again = await consumer.getone()
+            with pytest.raises(BatchRevokedError):
+                async with producer.transaction() as tx:
+                    tx.commit_offsets({tp: record.offset + 1}, group)
+            assert not any(each.api == "TxnOffsetCommit" for each in broker.requests)
+
+
 @pytest.mark.parametrize(
     ("protocol", "refusal"),
     [("classic", IllegalGenerationError), ("consumer", FencedMemberEpochError)],

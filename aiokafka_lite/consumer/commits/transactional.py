@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TypeAlias
 
@@ -195,13 +195,7 @@ class OffsetsInTransaction:
         delivery.leave_out_refused()
         if revoked := delivery.revoked():
             self._finished.forget_lost(revoked)
-            names = ", ".join(f"{tp.topic}/{tp.partition}" for tp in sorted(revoked))
-            raise BatchRevokedError(
-                f"records of {names} cannot be committed: a rebalance revoked the partitions, or "
-                "their topic was recreated. Other members read records of revoked partitions "
-                f"again. To avoid rebalances during a transaction, {BatchRevokedError.remedy}",
-                partitions=revoked,
-            )
+            raise _revoked(revoked)
         self.commits.topics.raise_if_former(delivery.topic_ids())
         offsets: OffsetsByCursor = {}
         for cursor, records in delivery.unfinished().items():
@@ -253,6 +247,20 @@ class OffsetsInTransaction:
         )
         for cursor in seeks:
             self.commits.overtake(cursor, None)
+
+
+def _is_lost(cursor: Cursor | None) -> bool:
+    return cursor is not None and not cursor.is_assigned
+
+
+def _revoked(partitions: Collection[TopicPartition]) -> BatchRevokedError:
+    names = ", ".join(f"{tp.topic}/{tp.partition}" for tp in sorted(partitions))
+    return BatchRevokedError(
+        f"records of {names} cannot be committed: a rebalance revoked the partitions, or their "
+        "topic was recreated. Other members read records of revoked partitions again. To avoid "
+        f"rebalances during a transaction, {BatchRevokedError.remedy}",
+        partitions=frozenset(partitions),
+    )
 
 
 class _OfConsumer(ABC):
@@ -371,6 +379,10 @@ class NamedOffsets(_OfConsumer):
     def to_commit(self) -> tuple[HeldGroup, DecidedOffsets]:
         named = {tp: OffsetAndMetadata(*offset[:2]) for tp, offset in self.offsets.items()}
         commits = self._offsets.commits
+        # The coordinator may accept the former epoch of a member that has joined again, and this
+        # member has read the committed offsets since.
+        if lost := [tp for tp in named if _is_lost(self._group.cursors.get(tp))]:
+            raise _revoked(lost)
         commits.topics.raise_if_former(self.topic_ids())
         self._offsets.state.refuse_former_records(named)
         return self._group, self.offsets
