@@ -60,7 +60,7 @@ from aiokafka_lite.consumer.processing.limits import Concurrency, TokenBucket
 from aiokafka_lite.consumer.processing.lists import WaitingLists
 from aiokafka_lite.consumer.processing.outbox import Entry, Outbox
 from aiokafka_lite.consumer.processing.steps import Steps
-from aiokafka_lite.consumer.processing.time_limit import SHOWS_CANCELLATIONS, TimeLimit
+from aiokafka_lite.consumer.processing.time_limit import TimeLimit
 from aiokafka_lite.errors import (
     ConsumerStoppedError,
     DeserializationError,
@@ -700,8 +700,8 @@ class Run(Processing):
         handler, running, clock = self._handler, self._running, self._loop.time
         base, is_cancelled, limit = self._context, asker(task), self._limit
         takes_lists = self._handling.batch_size is not None
-        hides_cancellations = limit is not None and not SHOWS_CANCELLATIONS
-        is_alone = takes_lists or self._outbox is not None or hides_cancellations
+        # A handler may undo the cancellation by the limit, which only this loop notices.
+        is_alone = takes_lists or self._outbox is not None or limit is not None
         fair = self._fair
         is_limited = any(each is not None for each in (self._changing, self._rate, fair))
         begin = self._begin_within_limits if is_limited else self._next_chains

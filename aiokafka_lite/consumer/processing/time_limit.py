@@ -10,7 +10,6 @@ cancelled again each time the limit has passed.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
@@ -20,8 +19,6 @@ from aiokafka_lite.consumer.processing.job import DEAD, Job
 
 # Part of the limit after which `health()` names a call.
 LONG_PART: Final = 0.8
-# Before Python 3.11 a task does not show that its coroutine has ignored a cancellation.
-SHOWS_CANCELLATIONS: Final = sys.version_info >= (3, 11)
 
 
 class TimeLimit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -34,6 +35,16 @@ async def swallow(record: Record) -> None:
         await asyncio.sleep(1_000)
     except asyncio.CancelledError:
         return
+
+
+async def undo(record: Record) -> None:
+    """End as after a cancellation of its own, whose request it takes back."""
+    try:
+        await asyncio.sleep(1_000)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if sys.version_info >= (3, 11) and task is not None:
+            task.uncancel()
 
 
 async def raise_another(record: Record) -> None:
@@ -75,7 +86,7 @@ async def filled(kafka: KafkaHandle, values: list[bytes]) -> str:
 
 
 @pytest.mark.real_if_long
-@pytest.mark.parametrize("ending", [hang, swallow, raise_another, HeldTwice()])
+@pytest.mark.parametrize("ending", [hang, swallow, undo, raise_another, HeldTwice()])
 async def test_a_call_that_takes_too_long_fails_however_it_ends(
     kafka: KafkaHandle, ending: Callable[[Record], Awaitable[None]]
 ) -> None:
