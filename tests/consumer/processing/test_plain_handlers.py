@@ -176,12 +176,12 @@ async def test_a_record_waits_for_a_thread_that_takes_too_long(
     handler = Blocking(0)
     consumer = member(kafka, topic, group)
     options = {"timeout_s": 0.5, "retry": 3, "order": None, "concurrency": 2, "breaker": None}
-    earlier = {*own_threads()}  # of another test's run, whose handler has just ended
     async with running(consumer, handler, **options):
         await until(lambda: len(handler.done) == 9)
         await until(lambda: "has not ended" in str(consumer.health()))
         assert handler.begun.count(0) == 1
-        assert len({*own_threads()} - earlier) <= 2
+        # One more than calls: a thread may not be idle yet when its call is over.
+        assert len(own_threads()) <= 3
         handler.let_go()
         await until(lambda: handler.done.count(0) == 2)  # late is a failure, as for others
     assert handler.begun.count(0) == 2
