@@ -56,7 +56,8 @@ async def slow(record):
         say("cancelled", record.partition, record.offset)
 
 async def terminate(record):
-    program = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "20")
+    # Returns once the program runs: a signal between a fork and that would be lost.
+    program = os.posix_spawnp("sleep", ["sleep", "20"], os.environ)
     os.kill(program, signal.SIGTERM)
     say("program", os.waitpid(program, 0)[1])
     ours, theirs = os.pipe()
