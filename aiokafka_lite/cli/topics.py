@@ -697,6 +697,7 @@ def _changed_settings(
     Kafka's controller responds before other brokers have them.
     """
     wanted = {*options.set, *((name, None) for name in options.unset)}
+    wanted_names = {name for name, _ in wanted}
     give_up_at = time.monotonic() + SPREAD_TIMEOUT_S
     while True:
         results = _settings(cluster, names)
@@ -704,7 +705,7 @@ def _changed_settings(
             (each.name, each.value if each.config_source == OF_TOPIC else None) in wanted
             for result in results
             for each in result.configs
-            if each.name in {name for name, _ in wanted}
+            if each.name in wanted_names
         ):
             return results
         time.sleep(LOOK_AGAIN_AFTER_S)

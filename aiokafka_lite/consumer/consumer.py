@@ -931,7 +931,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         threads = HandlerThreads(lambda: run.is_closing)
         call = handlers.compose(threads)
         if delays is not None:
-            call = delays.restoring(call, takes_lists=batch_size is not None)
+            call = delays.restoring(call, takes_lists=takes_lists)
         run = Run(self._engine.core, call, settings, self._engine.deliver)
         outbox = None if transactions is None else self._new_outbox(transactions, run)
         self._subscribe_to(handlers, delays)

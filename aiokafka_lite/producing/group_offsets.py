@@ -78,7 +78,7 @@ class DeliveryInTransaction(Protocol):
         """Return the member and the offsets, or raise CommitFailedError after a revocation."""
 
     def refused(self, error: KafkaError) -> bool:
-        """Note a refusal. Return whether it concerns a generation, and the consumer goes on."""
+        """Note a refusal. Return whether a generation is over, and the consumer may join again."""
 
     def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
         """Note the end of the transaction. `is_committed` is None if unknown."""

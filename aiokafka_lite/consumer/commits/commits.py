@@ -696,7 +696,7 @@ class Commits:
         return recovery not in (Recovery.FENCED, Recovery.SURFACE)
 
     def is_over(self, made_as: Identity | None, error: KafkaError) -> bool:
-        """Whether a refusal ends a generation. Unless another consumer has its instance id."""
+        """Whether a refused member's generation is over, and this consumer may join again."""
         recovery = recovery_for(error)
         if recovery is Recovery.FENCED:
             return made_as not in (None, NO_IDENTITY) and not self.member.is_fenced

@@ -40,8 +40,8 @@ class WaitingLists:
     partition.
 
     Attributes:
-        most: The limit of gathered records: without it, the feeder would read on while there is no
-            handler for their lists.
+        concurrency: The most concurrent calls. Records for twice as many lists are gathered: with
+            more, the feeder would read on while there is no handler for their lists.
         count: The records of `ready` that were gathered.
         kept_count: Those that were left there, because they wait for no list.
     """
@@ -53,14 +53,14 @@ class WaitingLists:
         list_of: ListOf | None,
         size: int,
         wait_s: float,
-        most: int,
+        concurrency: int,
     ) -> None:
         self._lanes = lanes
         self._by: Final = by
         self._list_of = list_of
         self._size: Final = size
         self._wait_s: Final = wait_s
-        self.most = most
+        self.concurrency = concurrency
         self.count = self.kept_count = 0
         # Each record with the time from which on it waits.
         self._groups: dict[Hashable, deque[tuple[float, Job]]] = {}
@@ -103,7 +103,8 @@ class WaitingLists:
     def gather(self, now: float) -> None:
         ready = self._lanes.ready
         kept: list[Job] = []
-        while ready and self.count < self.most:
+        most = 2 * self.concurrency * self._size
+        while ready and self.count < most:
             job = ready.popleft()
             if job.state is not LISTED or job.error is not None or job.list_limit:
                 kept.append(job)

@@ -193,6 +193,7 @@ class Run(Processing):
         # Records for which the order function has failed: they are not delayed.
         self._unordered: set[Job] = set()
         self._held: HeldRecords | None = None
+        admit = self._allowance.admit
         if handling.delays is not None:
             self._held = HeldRecords(
                 handling.delays,
@@ -200,9 +201,8 @@ class Run(Processing):
                 self._begin_held,
                 self._attempts.note_earlier,
             )
-        self._sink = OneByOne(
-            self._accept, self._allowance.admit if self._held is None else self._admit
-        )
+            admit = partial(self._admit_due, self._held)
+        self._sink = OneByOne(self._accept, admit)
         # A record is to be tried that has not failed.
         self._is_new_wanted: bool
         self._wants_more = Event()
@@ -467,10 +467,8 @@ class Run(Processing):
         if self._lists is not None:
             self._lists.note_accepted(jobs)
 
-    def _admit(self, cursor: Cursor, records: list[Record]) -> int:
-        if self._held is not None:
-            records = self._held.admit(cursor, records)
-        return self._allowance.admit(cursor, records)
+    def _admit_due(self, held: HeldRecords, cursor: Cursor, records: list[Record]) -> int:
+        return self._allowance.admit(cursor, held.admit(cursor, records))
 
     def _order_failed(self, job: Job, error: Exception) -> None:
         """Treat a record as a bad one, because the function for `order` has failed for it."""
@@ -545,8 +543,7 @@ class Run(Processing):
         by, size, wait_s = handling.batch_by, handling.batch_size, handling.batch_wait_ms / 1000
         if size is None or not (by or wait_s or handling.list_of):
             return None
-        most = 2 * self._concurrency * size
-        return WaitingLists(self._lanes, by, handling.list_of, size, wait_s, most)
+        return WaitingLists(self._lanes, by, handling.list_of, size, wait_s, self._concurrency)
 
     def _gather(self, lists: WaitingLists) -> int:
         """Let ready records wait for others of their lists. Return how many calls may begin."""
@@ -590,8 +587,8 @@ class Run(Processing):
         if self._changing is None:
             return
         self._concurrency = self._changing.value
-        if self._lists is not None and self._handling.batch_size is not None:
-            self._lists.most = 2 * self._concurrency * self._handling.batch_size
+        if self._lists is not None:
+            self._lists.concurrency = self._concurrency
         if self._fair is not None:
             self._fair.concurrency = self._concurrency
         surplus = self._worker_count - self._concurrency

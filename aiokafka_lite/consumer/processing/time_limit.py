@@ -1,7 +1,7 @@
 """The time limit of a handler call: `timeout_s` of `run`.
 
 One timer per run cancels the calls that take too long. It looks at the calls in the order in which
-they began, and sleeps until the oldest one is late, so a call costs nothing.
+they began, and sleeps until the oldest one is late, so a call needs no timer.
 
 A call that was cancelled has failed, even if it returns after that. A call that does not end is
 cancelled again each time the limit has passed.

@@ -500,21 +500,25 @@ async def test_a_static_member_whose_session_is_over_takes_its_own_place_again(
             await consumer.commit()
 
 
+def static_member(broker: Broker) -> AIOKafkaConsumer:
+    return consumer_of(
+        broker,
+        "t",
+        group_id="g",
+        group_instance_id="i",
+        group_protocol="classic",
+        enable_auto_commit=False,
+        heartbeat_interval_ms=50,
+    )
+
+
 async def test_a_commit_from_before_a_static_member_took_its_own_place_again_fences_nobody() -> (
     None
 ):
     async with Broker() as broker:
         broker.create_topic("t")
         broker.produce("t", "v")
-        consumer = consumer_of(
-            broker,
-            "t",
-            group_id="g",
-            group_instance_id="i",
-            group_protocol="classic",
-            enable_auto_commit=False,
-            heartbeat_interval_ms=50,
-        )
+        consumer = static_member(broker)
         async with consumer:
             assert await values(consumer, 1) == [b"v"]
             beat = broker.on("Heartbeat").delay(0.2, 1)
@@ -536,15 +540,7 @@ async def test_a_transaction_from_before_a_static_member_took_its_own_place_agai
         for topic in ("t", "out"):
             broker.create_topic(topic)
         broker.produce("t", "v")
-        consumer = consumer_of(
-            broker,
-            "t",
-            group_id="g",
-            group_instance_id="i",
-            group_protocol="classic",
-            enable_auto_commit=False,
-            heartbeat_interval_ms=50,
-        )
+        consumer = static_member(broker)
         producer = AIOKafkaProducer(
             bootstrap_servers=broker.bootstrap_servers, transactional_id="copy"
         )
