@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.log.storage import LeaderEpochs
 from aiokafka_lite.protocol.messages.offsets import OffsetCommitRequest
@@ -67,3 +70,33 @@ async def test_reading_goes_on_when_leader_epochs_begin_again(
         if "leader epoch in the metadata went back" in each.message
     ]
     assert "went back from 6 to " in told
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("way", ["position", "end_offsets", "offsets_for_times"])
+async def test_offsets_of_a_recreated_topic_are_looked_up_though_the_partition_is_not_fetched(
+    way: str,
+) -> None:
+    async with Broker(nodes=2) as broker:
+        broker.create_topic("t")
+        for _ in range(4):  # back to the node that leads a new topic
+            broker.move_leader(TP)
+        broker.produce("t", b"old")
+        async with consumer_of(broker, metadata_max_age_ms=300_000) as consumer:
+            consumer.assign([TP])
+            assert await values(consumer, 1) == [b"old"]
+            consumer.pause(TP)
+            await asyncio.sleep(1)  # the fetch in flight ends
+            broker.recreate_topic("t")
+            for value in (b"a", b"b"):
+                broker.produce("t", value)
+            async with timeout(5):
+                if way == "position":
+                    await consumer.seek_to_end(TP)
+                    assert await consumer.position(TP) == 2
+                elif way == "end_offsets":
+                    assert await consumer.end_offsets([TP]) == {TP: 2}
+                else:
+                    found = (await consumer.offsets_for_times({TP: 0}))[TP]
+                    assert found is not None
+                    assert found.offset == 0

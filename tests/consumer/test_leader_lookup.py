@@ -179,7 +179,7 @@ async def test_each_partition_is_found_or_fails_for_a_reason(
     assert found == {A: FoundOffset(20, 7, 5)}
     assert types(failures) == {B: TopicAuthorizationFailedError, C: KafkaTimeoutError}
     assert [error.tp for error in failures.values()] == [B, C]
-    assert leaders.invalidated == 0
+    assert leaders.invalidated == 1
     (request,) = leaders.requests
     assert isinstance(request, ListOffsetsRequest)
     assert (request.replica_id, request.isolation_level) == (-1, 1)

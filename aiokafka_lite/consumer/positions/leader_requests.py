@@ -240,7 +240,9 @@ class LeaderLookup(ABC, Generic[QuestionT, AnswerT, ResponseT]):
             for tp in [tp for tp in questions if tp not in found and tp not in failures]:
                 text = f"the leader's response does not contain {tp}"
                 failures[tp] = KafkaTimeoutError(text).at(tp)
-        if any(error.invalid_metadata for error in failures.values()):
+        # Any error that a retry may end can be due to old metadata, as in Java. So can
+        # UNKNOWN_LEADER_EPOCH: leader epochs begin again when a topic is recreated.
+        if any(error.retriable or error.invalid_metadata for error in failures.values()):
             self._cluster.invalidate()
         return found, failures
 

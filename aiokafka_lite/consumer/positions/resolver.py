@@ -40,11 +40,9 @@ from aiokafka_lite.consumer.positions.leader_requests import (
 )
 from aiokafka_lite.consumer.positions.topic_changes import TopicChanges
 from aiokafka_lite.errors import (
-    FencedLeaderEpochError,
     KafkaError,
     LogTruncationError,
     NoOffsetForPartitionError,
-    UnknownLeaderEpochError,
     UnsupportedVersionError,
 )
 from aiokafka_lite.events import OffsetRange, OffsetReset
@@ -59,7 +57,6 @@ log = logging.getLogger(__name__)
 
 NOTHING_COMMITTED: Final = "no committed offset"
 TRUNCATED: Final = "truncated"
-STALE_EPOCH: Final = (FencedLeaderEpochError, UnknownLeaderEpochError)
 
 
 class Start(NamedTuple):
@@ -252,8 +249,6 @@ class PositionResolver:
             # The broker is too old for this check (Java does the same).
             self._state.validated(partition, self._epoch_ends.leader_epoch(partition.tp))
             return
-        if isinstance(error, STALE_EPOCH):
-            self._cluster.invalidate()
         self._note_failure(partition, error)
 
     def _note_failure(self, partition: Cursor, error: KafkaError) -> None:
