@@ -169,7 +169,7 @@ def scenarios(size: Size) -> tuple[Scenario, ...]:
         *_start(size),
         *_moves(size),
         *_produce(size),
-        _processing(size),
+        *_processing(size),
         *scaling(size),
         *_failover(),
         _rebalance(size),
@@ -469,21 +469,29 @@ def _produce(size: Size) -> list[Scenario]:
     ]
 
 
-def _processing(size: Size) -> Scenario:
-    topic = Topic("none", 100, size.handled, partition_count=1, key_count=10_000)
-    return Scenario(
-        "processing",
-        family="processing",
-        title=f"handle {topic.records:,} records of 10,000 keys, 500 at a time, 50 ms each",
-        task="processing",
-        figures=HANDLING,
-        contestants=size.contestants(
-            (HANDLING_LITE, HANDLING_AIOKAFKA, HANDLING_FASTSTREAM), (HANDLING_LITE.on_uvloop(),)
-        ),
-        rounds=size.timed_rounds,
-        topics=(topic,),
-        pause_s=0.05,
-    )
+def _processing(size: Size) -> list[Scenario]:
+    # By the duration of a handler in ms: the keys.
+    cases = {"processing": (50, 10_000), "processing-short": (5, 1_000)}
+    return [
+        Scenario(
+            name,
+            family="processing",
+            title=(
+                f"handle {size.handled:,} records of {keys:,} keys, 500 at a time, "
+                f"{duration_ms} ms each"
+            ),
+            task="processing",
+            figures=HANDLING,
+            contestants=size.contestants(
+                (HANDLING_LITE, HANDLING_AIOKAFKA, HANDLING_FASTSTREAM),
+                (HANDLING_LITE.on_uvloop(),),
+            ),
+            rounds=size.timed_rounds,
+            topics=(Topic("none", 100, size.handled, partition_count=1, key_count=keys),),
+            pause_s=duration_ms / 1000,
+        )
+        for name, (duration_ms, keys) in cases.items()
+    ]
 
 
 def scaling(size: Size) -> list[Scenario]:

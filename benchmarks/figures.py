@@ -73,9 +73,9 @@ SCHEDULING: Final = Figure("scheduling_us", "scheduling", "µs CPU a record", 2)
 TIMES_ALONE: Final = Figure("times_alone", "CPU", "times asyncio alone", 2)
 EARLY: Final = Figure("early", "committed early", "records", 0)
 HANDLING: Final = (WALL_US, SCHEDULING, TIMES_ALONE, EARLY, DISORDERED)
-"""What a record takes where 500 handlers wait 50 ms each; CPU time beside the handlers' own, each
-the mean of the cheaper half of its seconds; all CPU time by that of asyncio alone; how many records
-were committed at one time and not finished, which a kill would lose; what is to be 0."""
+"""What a record takes where 500 handlers wait 50 or 5 ms each; CPU time beside the handlers' own,
+each the mean of the cheaper half of its seconds; all CPU time by that of asyncio alone; how many
+records were committed at one time and not finished, which a kill would lose; what is to be 0."""
 FIRST_P50: Final = Figure("first_p50_ms", "first record p50", "ms", 2)
 FIRST_MAX: Final = Figure("first_max_ms", "first record max", "ms", 1)
 MOVED: Final = (FIRST_P50, FIRST_MAX)
