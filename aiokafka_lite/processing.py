@@ -21,6 +21,7 @@ from aiokafka_lite._arguments import INT, TEXT
 from aiokafka_lite._compat import override
 from aiokafka_lite._virtual import wall_ms
 from aiokafka_lite.consumer.processing.bounds import RunSummary
+from aiokafka_lite.consumer.processing.delays import TOO_LARGE
 from aiokafka_lite.consumer.processing.handlers import Router
 from aiokafka_lite.consumer.processing.handling import (
     DROP,
@@ -53,12 +54,7 @@ from aiokafka_lite.consumer.processing.headers import (
 )
 from aiokafka_lite.consumer.processing.limits import Concurrency
 from aiokafka_lite.consumer.processing.outbox import GivenProducer, Outbox, Outputs
-from aiokafka_lite.errors import (
-    IllegalStateError,
-    MessageSizeTooLargeError,
-    RecordListTooLargeError,
-    UnknownTopicOrPartitionError,
-)
+from aiokafka_lite.errors import IllegalStateError, UnknownTopicOrPartitionError
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.producing.batch import Output
 from aiokafka_lite.producing.lease import ProducerLease
@@ -167,7 +163,6 @@ TRANSACTION_TIMEOUT_MS: Final = 15_000
 
 # The broker knows how large a record may be, and a producer of letters has no limit of its own.
 NO_LIMIT: Final = 2**31 - 1
-TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
 WhatIfTooLarge: TypeAlias = Literal["keep", "drop", "stub"]
 
 log = logging.getLogger(__name__)

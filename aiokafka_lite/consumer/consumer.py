@@ -909,7 +909,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         delays = delays_of(policy, self._group_id)
         settings = Handling(
             concurrency=concurrency,
-            order=order if delays is None else delays.order_of(order),
+            order=order,
             batch_size=batch_size,
             max_uncommitted=max_uncommitted,
             retry=policy,
@@ -918,7 +918,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             timeout_s=timeout_s,
             batch_wait_ms=batch_wait_ms,
             batch_by=batch_by,
-            list_of=handlers.lists() if delays is None else delays.list_of(handlers.lists()),
+            list_of=handlers.lists(),
             max_per_second=max_per_second,
             fair=fair,
             priority=priority,
@@ -929,10 +929,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         FLAG.check("progress", progress)
         _ = self._engine.running
         threads = HandlerThreads(lambda: run.is_closing)
-        call = handlers.compose(threads)
-        if delays is not None:
-            call = delays.restoring(call, takes_lists=takes_lists)
-        run = Run(self._engine.core, call, settings, self._engine.deliver)
+        run = Run(self._engine.core, handlers.compose(threads), settings, self._engine.deliver)
         outbox = None if transactions is None else self._new_outbox(transactions, run)
         self._subscribe_to(handlers, delays)
         bounds: RunBounds | None = None

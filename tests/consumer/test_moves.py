@@ -12,7 +12,9 @@ from aiokafka_lite.consumer.commits import pending
 from aiokafka_lite.consumer.commits.pending import CommitState
 from aiokafka_lite.consumer.processing import attempts, job
 from aiokafka_lite.consumer.processing.attempts import BreakerState
+from aiokafka_lite.consumer.processing.handling import DROP
 from aiokafka_lite.consumer.processing.job import Job, JobState
+from aiokafka_lite.structs import ConsumerRecord
 
 Moves = Mapping[enum.Enum, frozenset[enum.Enum]]
 
@@ -38,6 +40,8 @@ def test_every_state_is_reached_from_the_first_and_only_final_ones_are_never_lef
 
 
 def test_a_job_without_attempts_left_is_not_handled_again() -> None:
-    job = Job(cast(Any, None), None, ValueError("dead from the beginning"), cast(Any, None))
+    record: ConsumerRecord = ConsumerRecord("t", 0, 3, 0, 0, None, None, None, -1, -1, ())
+    job = Job(cast(Any, None), None, record)
+    job.die(ValueError("dead from the beginning"), DROP)
     with pytest.raises(AssertionError, match="from DEAD to ALONE"):
         job.enter(JobState.ALONE)

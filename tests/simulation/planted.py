@@ -936,9 +936,8 @@ _PROCESSING: Final = (
         (
             _edit(
                 "consumer.processing.run",
-                "return DeadRecord(job.record, error, job.attempts, job)\n",
-                "failed = job.record if job.follower is None else job.follower.record\n"
-                "            return DeadRecord(failed, error, job.attempts, job)\n",
+                "DeadRecord(job.record, error, job.attempts, job, history)",
+                "DeadRecord((job.follower or job).record, error, job.attempts, job, history)",
             ),
         ),
         ways=("dead letters",),

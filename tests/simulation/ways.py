@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from aiokafka_lite import _compat
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.processing.delays import read_record_of
 from aiokafka_lite.errors import (
     BatchRevokedError,
     CommitFailedError,
@@ -36,6 +35,7 @@ from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.simulation.cluster import DEAD, DELAYS_S, OUTPUT, RETRY, SECOND
 from tests.simulation.plan import LETTERS, READS
 from tests.simulation.rules import fails
+from tests.support.inside import read_from
 
 if TYPE_CHECKING:
     from tests.simulation.member import Member
@@ -259,7 +259,7 @@ def _retry_of(member: Member) -> Retry:
 
 def is_delayed(record: ConsumerRecord[Any, Any]) -> bool:
     """Whether a record was read from a delay topic: its own partition may be another member's."""
-    return read_record_of(record) is not record
+    return read_from(record).topic != record.topic
 
 
 async def _run_with_letters(member: Member, consumer: Consumer, letters: DeadLetters) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Set
 from typing import Literal, NamedTuple
 
 from aiokafka_lite._compat import timeout
+from aiokafka_lite._record_py import record_delivery
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
@@ -37,7 +38,7 @@ from aiokafka_lite.consumer.positions.resolver import Watchdog
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.events import ConsumerEvent
 from aiokafka_lite.producing import AIOKafkaProducer
-from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from tests.support.waiting import PATIENCE_S
 
 # The kinds of tasks that a consumer runs.
@@ -343,6 +344,16 @@ def note_block(consumer: AIOKafkaConsumer, blocked_s: float, *, ago_s: float = 0
     """Let the loop's probe believe that the loop was blocked for so long."""
     probe = consumer._engine.probe
     probe.blocked_s, probe.blocked_at = blocked_s, asyncio.get_running_loop().time() - ago_s
+
+
+def read_from(record: ConsumerRecord) -> TopicPartition:
+    """The partition of which a handler's record was read: that of a delay topic, if it was delayed.
+
+    It is asked in the handler.
+    """
+    (receipt,) = record_delivery(record)._delivery.receipts
+    tp: TopicPartition = receipt.cursor.tp
+    return tp
 
 
 def config(consumer: AIOKafkaConsumer) -> ConsumerConfig:

@@ -37,9 +37,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from aiokafka_lite.client.backoff import Backoff, delay_after
 from aiokafka_lite.consumer.core import Core
-from aiokafka_lite.consumer.processing.handling import CircuitBreaker, DeadLetter, Handling
+from aiokafka_lite.consumer.processing.handling import DROP, CircuitBreaker, Handling
 from aiokafka_lite.consumer.processing.job import DEAD, LISTED, Job
 from aiokafka_lite.events import CircuitClosed, CircuitOpened, RecordDead
+from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.processing.run import Run
@@ -198,7 +199,7 @@ class Attempts:
         # How many calls had succeeded when a list failed last.
         self._succeeded_before_list = 0
         self._retry = handling.retry
-        self._dead_letter_for = handling.dead_letter_for
+        self._handling = handling
         self._run = run
         self._loop = asyncio.get_running_loop()
         self._events = core.events
@@ -293,30 +294,20 @@ class Attempts:
         if verdict == "retry":
             self._try_again_in(job, self._retry.delay_s(job.attempts, self._rng))
             return "again"
-        if verdict == "stop" or self._dead_letter_for(error, job.record) is None:
+        letter = None if verdict == "stop" else self._handling.letter_for(error, job)
+        if letter is None:
             return "stop"
         if self._may_be_everybodys(job, error):
             job.attempts -= 1
             self._suspects[job] = 1
             self._wait_for_probe(job)
             return "again"
-        job.enter(DEAD)
+        job.die(error, letter)
         return "dead"
 
-    @staticmethod
-    def note_earlier(job: Job, count: int) -> None:
-        """Count the attempts of a record before it was delayed."""
-        job.attempts = count
-
-    def refused(self, job: Job, error: Exception) -> None:
+    def refused(self, job: Job) -> None:
         self._totals["failed_total"] += 1
-        job.error = error
         job.attempts += 1
-
-    def refused_unseen(self, job: Job, error: Exception) -> None:
-        """Note that a record is a bad one, without an attempt."""
-        job.error = error
-        job.enter(DEAD)
 
     def list_failed(self, first: Job, error: BaseException) -> None:
         """Count a failed call for a list.
@@ -423,35 +414,24 @@ class Attempts:
         self._run.begin_again(job)
 
     # --- Dead letters -----------------------------------------------------------------------
-    def delayed(self, job: Job, error: BaseException, by: DeadLetter) -> None:
-        self._dead_letter_error = None
-        self._dead_letter_backoff.reset()
-        log.info(
-            "%s is delayed after %d attempts, in %r: %s",
-            place_of(job),
-            job.attempts,
-            by,
-            one_line(error),
-        )
-        self._totals["delayed_total"] += 1
-
-    def dropped(self, job: Job, error: BaseException) -> None:
-        log.warning(
-            "%s is dropped after %d attempts: %s", place_of(job), job.attempts, one_line(error)
-        )
-        self._totals["dropped_total"] += 1
-
     def letter_written(self, job: Job, error: BaseException) -> None:
-        self._dead_letter_error = None
-        self._dead_letter_backoff.reset()
-        log.warning(
-            "%s was written to the dead letters after %d attempts: %s",
-            place_of(job),
-            job.attempts,
-            one_line(error),
+        letter, delays = job.letter, self._handling.delays
+        if letter is not DROP:
+            self._dead_letter_error = None
+            self._dead_letter_backoff.reset()
+        level, total, fate = logging.WARNING, "dead_total", "was written to the dead letters"
+        if letter is DROP:
+            total, fate = "dropped_total", "is dropped"
+        elif delays is not None and delays.is_writer(letter):
+            level, total, fate = logging.INFO, "delayed_total", f"is delayed in {letter!r}"
+        else:
+            record = job.record
+            tp = TopicPartition(record.topic, record.partition)
+            self._events.publish(RecordDead(tp, record.offset, job.attempts, error))
+        log.log(
+            level, "%s %s after %d attempts: %s", place_of(job), fate, job.attempts, one_line(error)
         )
-        self._events.publish(RecordDead(job.cursor.tp, job.record.offset, job.attempts, error))
-        self._totals["dead_total"] += 1
+        self._totals[total] += 1
 
     def letter_failed(self, job: Job, failure: BaseException) -> None:
         self._dead_letter_error = failure
@@ -494,8 +474,11 @@ class Attempts:
 
 
 def place_of(job: Job) -> str:
-    tp = job.cursor.tp
-    return f"{tp.topic}/{tp.partition} offset {job.record.offset}"
+    tp, record = job.cursor.tp, job.record
+    place = f"{tp.topic}/{tp.partition} offset {job.offset}"
+    if job.origin is None:
+        return place
+    return f"{place} (delayed {record.topic}/{record.partition} offset {record.offset})"
 
 
 def one_line(error: BaseException) -> str:

@@ -139,9 +139,9 @@ class RunBounds:
         if end is None:
             self._awaiting_end.setdefault(cursor, []).extend(jobs)
             return []
-        if jobs and jobs[-1].record.offset >= end:
+        if jobs and jobs[-1].offset >= end:
             self.complete.add(cursor)
-            jobs = [job for job in jobs if job.record.offset < end]
+            jobs = [job for job in jobs if job.offset < end]
         self._topics[cursor.tp.topic] += len(jobs)
         return jobs
 

@@ -13,16 +13,15 @@ partition: delayed records are not in order with other records of their key.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from aiokafka_lite._virtual import wall_ms
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.processing.headers import DELAYED, Origin
+from aiokafka_lite.consumer.processing.headers import Origin
 from aiokafka_lite.consumer.processing.job import Job
-from aiokafka_lite.consumer.processing.lanes import Order
-from aiokafka_lite.consumer.processing.lists import ListOf
+from aiokafka_lite.errors import MessageSizeTooLargeError, RecordListTooLargeError
 from aiokafka_lite.structs import ConsumerRecord
 
 if TYPE_CHECKING:
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 
 AnyRecord: TypeAlias = ConsumerRecord[Any, Any]
 
+# Of a record that a topic does not accept.
+TOO_LARGE: Final = (MessageSizeTooLargeError, RecordListTooLargeError)
 # Timers of some loops are early by as much.
 TOLERANCE_S: Final = 0.005
 
@@ -58,9 +59,9 @@ class Delays:
     async def close(self) -> None:
         await self._opened.aclose()
 
-    def writer_for(self, error: BaseException, record: AnyRecord) -> DeadLetterKeeper | None:
+    def writer_for(self, error: BaseException, job: Job) -> DeadLetterKeeper | None:
         """Return what delays a failed record. None: it is not delayed (again)."""
-        count = self.origin_of(record).delay_count if record.topic in self.names else 0
+        count = 0 if job.origin is None else job.origin.delay_count
         if count >= len(self._topics) or not self._retry.may_delay(error):
             return None
         return self._writers[self._topics[count]]
@@ -68,12 +69,13 @@ class Delays:
     def is_writer(self, target: object) -> bool:
         return any(target is writer for writer in self._writers.values())
 
-    def origin_of(self, record: AnyRecord) -> Origin:
-        return Origin.of(record) if record.topic in self.names else Origin(record, "", 0, 0, ())
+    def cannot_have(self, job: Job, failure: BaseException) -> bool:
+        """Whether a record is too large for the delay topic that it would wait in."""
+        return self.is_writer(job.letter) and isinstance(failure, TOO_LARGE)
 
-    def is_foreign(self, origin: Origin) -> bool:
+    def is_foreign(self, job: Job) -> bool:
         """Whether another group has delayed a record in the same topic."""
-        return bool(origin.group_id) and origin.group_id != self._group_id
+        return job.origin is not None and job.origin.group_id not in ("", self._group_id)
 
     def wait_s(self, record: AnyRecord) -> float:
         """Return the time until a record is due, at most its topic's delay if clocks differ."""
@@ -90,40 +92,11 @@ class Delays:
             count += 1
         return count
 
-    def restoring(
-        self, call: Callable[..., Awaitable[Any]], *, takes_lists: bool
-    ) -> Callable[..., Awaitable[Any]]:
-        """Return a call that receives original records."""
-        if takes_lists:
-            return lambda records, *outputs: call(
-                [self.origin_of(record).record for record in records], *outputs
-            )
-        return lambda record, *outputs: call(self.origin_of(record).record, *outputs)
-
-    def topic_of(self, record: AnyRecord) -> str:
-        """Return the topic that a record had before it was delayed."""
-        topic: str = self.origin_of(record).record.topic
-        return topic
-
-    def list_of(self, list_of: ListOf | None) -> ListOf | None:
-        """Return the function for lists, with one that receives original records."""
-        if list_of is None:
-            return None
-        return lambda record: list_of(self.origin_of(record).record)
-
-    def order_of(self, order: Order) -> Order:
-        """Return the order, with a function that receives original records."""
-        if not callable(order):
-            return order
-        name_of = order
-        return lambda record: name_of(self.origin_of(record).record)
-
 
 class HeldRecords:
     """The records of a run that were read from delay topics and are not due, by partition.
 
-    `withhold` is told whether a partition has some. `release` receives those that are due, and
-    `note_attempts` the number of attempts of each before it was delayed.
+    `withhold` is told whether a partition has some. `release` receives those that are due.
     """
 
     def __init__(
@@ -131,10 +104,8 @@ class HeldRecords:
         delays: Delays,
         withhold: Callable[[Cursor, bool], None],
         release: Callable[[list[Job]], None],
-        note_attempts: Callable[[Job, int], None],
     ) -> None:
         self._delays = delays
-        self._note_attempts = note_attempts
         self._withhold = withhold
         self._release = release
         self._loop = asyncio.get_running_loop()
@@ -162,12 +133,13 @@ class HeldRecords:
         held = self._held.pop(cursor, [])
         foreign: list[Job] = []
         for job in jobs:
-            origin = self._delays.origin_of(job.record)
-            self._note_attempts(job, origin.attempts)
-            if self._delays.is_foreign(origin):
+            due_at = self._loop.time() + self._delays.wait_s(job.record)
+            if (origin := Origin.of(job.record)) is not None:
+                job.origin, job.record, job.attempts = origin, origin.record, origin.attempts
+            if self._delays.is_foreign(job):
                 foreign.append(job)
             else:
-                held.append((self._loop.time() + self._delays.wait_s(job.record), job))
+                held.append((due_at, job))
         return self._due(cursor, held), foreign
 
     def look(self, cursor: Cursor) -> None:
@@ -203,9 +175,3 @@ class HeldRecords:
             self._timers[cursor] = self._loop.call_at(held[0][0], self.look, cursor)
         self._withhold(cursor, bool(held))
         return due
-
-
-def read_record_of(record: AnyRecord) -> AnyRecord:
-    """Return the record that was read for one that a handler has received."""
-    read: AnyRecord = getattr(record, DELAYED, record)
-    return read

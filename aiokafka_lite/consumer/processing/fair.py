@@ -19,14 +19,12 @@ if so many of the handlers run retries.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
-from operator import attrgetter
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from aiokafka_lite.consumer.processing.job import DEAD, Job
-from aiokafka_lite.structs import ConsumerRecord
 
 # Of the calls that begin, and of the handlers, for retries while first attempts wait.
 RETRY_PART: Final = 0.3
@@ -34,11 +32,6 @@ RETRY_PART: Final = 0.3
 LATEST_PART: Final = 0.1
 # Lanes whose time is kept, before those are looked for whose time has come.
 FEW_LANES: Final = 1_024
-
-
-# Returns the topic whose priority a record has.
-TopicOf: TypeAlias = Callable[[ConsumerRecord[Any, Any]], str]
-TOPIC_OF: Final[TopicOf] = attrgetter("topic")
 
 
 class Waiting(NamedTuple):
@@ -87,13 +80,11 @@ class FairQueue:
         self,
         concurrency: int,
         priorities: Mapping[str, float] | None,
-        topic_of: TopicOf,
         *,
         is_fair: bool,
     ) -> None:
         self.concurrency = concurrency
         self._priorities: Final = priorities
-        self._topic_name_of = topic_of
         self._is_fair: Final = is_fair
         self._topics: dict[str, WaitingTopic] = {}
         self._numbers = count()
@@ -231,7 +222,7 @@ class FairQueue:
         return True
 
     def _topic_of(self, job: Job) -> WaitingTopic:
-        name = self._topic_name_of(job.record) if self._priorities else ""
+        name = job.record.topic if self._priorities else ""
         if (topic := self._topics.get(name)) is None:
             priority = (self._priorities or {}).get(name, 1)
             topic = self._topics[name] = WaitingTopic(priority)

@@ -429,16 +429,11 @@ class Handling:
     priority: Mapping[str, float] | None = None
     delays: Delays | None = None
 
-    def dead_letter_for(
-        self, error: BaseException, record: ConsumerRecord[Any, Any]
-    ) -> DeadLetter | None:
-        """Return what finishes a record that has failed. None: `run` raises the error."""
-        if self.delays is not None and (delay := self.delays.writer_for(error, record)) is not None:
+    def letter_for(self, error: BaseException, job: Job | None = None) -> DeadLetter | None:
+        """Return what finishes a failed record, only with a job a delay. None: `run` raises."""
+        delays = None if job is None else self.delays
+        if job is not None and delays is not None and (delay := delays.writer_for(error, job)):
             return delay
-        return self.letter_for(error)
-
-    def letter_for(self, error: BaseException) -> DeadLetter | None:
-        """Return likewise what finishes a record that is not delayed."""
         given = self.dead_letter
         return given.of(error) if isinstance(given, LettersByError) else given
 

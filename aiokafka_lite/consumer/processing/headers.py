@@ -36,8 +36,6 @@ HISTORY: Final = (DELAY_COUNT, FIRST_EXCEPTION, FIRST_MESSAGE, FIRST_TIMESTAMP)
 # Of a record in a delay topic, and of no dead letter: it may wait there for its retry.
 STATE: Final = PREFIX + "state"
 WAITING: Final = (STATE, b"delayed")
-# The name under which the handler's record has the one that was read from a delay topic.
-DELAYED: Final = "_delayed"
 
 
 def without_death(headers: Headers) -> list[Header]:
@@ -54,9 +52,13 @@ class Origin(NamedTuple):
     history: Headers
 
     @classmethod
-    def of(cls, record: ConsumerRecord[Any, Any]) -> Origin:
-        """Read the headers. A record without them is its own original."""
-        found = {name: value for name, value in record.headers if name.startswith(PREFIX)}
+    def of(cls, record: ConsumerRecord[Any, Any]) -> Origin | None:
+        """Read the headers. None: another application has written the record."""
+        found = {
+            name: value
+            for name, value in record.headers
+            if name.startswith(PREFIX) and value is not None
+        }
         try:
             original = ConsumerRecord(
                 found[TOPIC].decode(),
@@ -74,10 +76,9 @@ class Origin(NamedTuple):
             attempts, delay_count = int(found[DELIVERY_COUNT]), int(found[DELAY_COUNT])
             group_id = found[GROUP].decode()
         except (KeyError, ValueError):
-            return cls(record, "", 0, 0, ())
+            return None
         kept = getattr(record, SERIALIZED, None)
         if kept is not None:
             setattr(original, SERIALIZED, kept)
-        setattr(original, DELAYED, record)
         history = [(name, found[name]) for name in HISTORY if name in found]
         return cls(original, group_id, attempts, delay_count, history)

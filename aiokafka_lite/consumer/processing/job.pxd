@@ -13,8 +13,11 @@ cdef class Job:
     cdef public object error
     cdef public Job follower
     cdef public dict lane
+    cdef public object letter
     cdef public long long list_limit
     cdef public object name
+    cdef public object offset
+    cdef public object origin
     cdef public object record
     cdef public object state
     cdef public long long success_count

@@ -5,10 +5,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.structs import ConsumerRecord
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.processing.handling import DeadLetter
+    from aiokafka_lite.consumer.processing.headers import Origin
 
 # Of one partition: the last record of each lane, by the lane's name.
 Lane: TypeAlias = "dict[Hashable, Job]"
@@ -39,6 +43,10 @@ class Job:
     """One record on its way through a handler.
 
     Attributes:
+        record: The record as the handler receives it: the original one of a delayed record.
+        offset: The offset in the partition of `cursor`.
+        origin: The failures of a delayed record. None: it was not delayed.
+        letter: What finishes it instead of a handler, once it is dead.
         lane: The lanes of its partition, if it is in one.
         name: The key of its lane among them.
         follower: The next record of its lane.
@@ -47,22 +55,19 @@ class Job:
         success_count: How many calls had succeeded when it was first tried.
     """
 
-    def __init__(
-        self,
-        cursor: Cursor,
-        lane: Lane | None,
-        error: BaseException | None,
-        record: ConsumerRecord,
-    ) -> None:
+    def __init__(self, cursor: Cursor, lane: Lane | None, record: ConsumerRecord) -> None:
         self.record = record
+        self.offset = record.offset
         self.cursor = cursor
+        self.origin: Origin | None = None
+        self.letter: DeadLetter | None = None
         self.lane = lane
         self.name: Hashable = None
         self.follower: Job | None = None
         self.attempts = 0
         self.began_at: float | None = None
-        self.error = error
-        self.state = LISTED if error is None else DEAD
+        self.error: BaseException | None = None
+        self.state = LISTED
         self.list_limit = self.success_count = 0
 
     def begin(self, now: float, success_count: int) -> None:
@@ -78,11 +83,16 @@ class Job:
             )
         self.state = state
 
+    def die(self, error: BaseException, letter: DeadLetter) -> None:
+        """Let no handler have the record any more: `letter` finishes it."""
+        self.error, self.letter = error, letter
+        self.enter(DEAD)
+
     @property
     def is_current(self) -> bool:
         """Whether it is still to be finished here: no other member may have its partition."""
         progress = self.cursor.progress
-        return progress is not None and progress.is_held_by(self.record.offset, self)
+        return progress is not None and progress.is_held_by(self.offset, self)
 
     @property
     def may_begin(self) -> bool:

@@ -301,14 +301,12 @@ class Outbox:
 
     def _is_behind(self, entry: Entry) -> bool:
         waits_from = self._waits_from
-        return any(
-            job.record.offset > waits_from.get(job.order_key, math.inf) for job in entry.jobs
-        )
+        return any(job.offset > waits_from.get(job.order_key, math.inf) for job in entry.jobs)
 
     def _wait_behind(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
             if (lane := job.order_key) is not None:
-                offset = job.record.offset
+                offset = job.offset
                 self._waits_from[lane] = min(offset, self._waits_from.get(lane, offset))
 
     async def close(self) -> None:
@@ -596,7 +594,7 @@ class Outbox:
         elif first and not chosen:
             # The first entries wait for earlier records, whose entries arrived later.
             current = [each for each in self._entries if each.is_current]
-            in_order = sorted(current, key=lambda each: each.jobs[0].record.offset)
+            in_order = sorted(current, key=lambda each: each.jobs[0].offset)
             chosen, offsets = self._fitting(self._first_of(in_order))
         self._take(chosen)
         return chosen, offsets
@@ -643,7 +641,7 @@ class Outbox:
             finished: dict[Cursor, Set[int]] = {}
             for entry in entries:
                 for job in entry.jobs:
-                    finished.setdefault(job.cursor, set()).add(job.record.offset)  # type: ignore[attr-defined]
+                    finished.setdefault(job.cursor, set()).add(job.offset)  # type: ignore[attr-defined]
             offsets: OffsetsByCursor = {}
             for cursor, records in finished.items():
                 found = self._offsets.if_finished(cursor, records)
@@ -653,7 +651,7 @@ class Outbox:
             fitting = [
                 entry
                 for entry in entries
-                if all(job.record.offset in finished[job.cursor] for job in entry.jobs)
+                if all(job.offset in finished[job.cursor] for job in entry.jobs)
             ]
             if len(fitting) == len(entries):
                 return fitting, offsets

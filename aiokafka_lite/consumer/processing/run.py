@@ -51,9 +51,9 @@ from aiokafka_lite.consumer.processing.calls import (
     is_failure,
     raise_cancellation,
 )
-from aiokafka_lite.consumer.processing.delays import HeldRecords, read_record_of
-from aiokafka_lite.consumer.processing.fair import TOPIC_OF, FairQueue
-from aiokafka_lite.consumer.processing.handling import DROP, DeadRecord, Handling
+from aiokafka_lite.consumer.processing.delays import HeldRecords
+from aiokafka_lite.consumer.processing.fair import FairQueue
+from aiokafka_lite.consumer.processing.handling import DeadLetter, DeadRecord, Handling
 from aiokafka_lite.consumer.processing.job import DEAD, LISTED, Job, JobState, halve
 from aiokafka_lite.consumer.processing.lanes import Lanes
 from aiokafka_lite.consumer.processing.limits import Concurrency, TokenBucket
@@ -100,7 +100,7 @@ class JobReceipt(NamedTuple):
 
     @property
     def offset(self) -> int:
-        return self.job.record.offset
+        return self.job.offset
 
     @property
     def cursor(self) -> Cursor:
@@ -190,17 +190,10 @@ class Run(Processing):
         self._displaced_count = 0
         # Records that may not begin, because their partition is paused or being revoked.
         self._parked: dict[Cursor, list[Job]] = {}
-        # Records for which the order function has failed: they are not delayed.
-        self._unordered: set[Job] = set()
         self._held: HeldRecords | None = None
         admit = self._allowance.admit
         if handling.delays is not None:
-            self._held = HeldRecords(
-                handling.delays,
-                self._allowance.withhold,
-                self._begin_held,
-                self._attempts.note_earlier,
-            )
+            self._held = HeldRecords(handling.delays, self._allowance.withhold, self._begin_held)
             admit = partial(self._admit_due, self._held)
         self._sink = OneByOne(self._accept, admit)
         # A record is to be tried that has not failed.
@@ -365,7 +358,7 @@ class Run(Processing):
             return
         if cursor is None or not isinstance(record, ConsumerRecord) or next_offset is None:
             raise error
-        if self._handling.dead_letter_for(error, record) is None:
+        if (letter := self._handling.letter_for(error)) is None:
             if self._bounds is None:
                 raise error
             if (end := self._bounds.end_of(cursor.tp)) is None:
@@ -374,7 +367,7 @@ class Run(Processing):
             if record.offset < end:
                 raise error
         self._allowance.admit(cursor, [record])
-        self._accept(cursor, [record], (), error)
+        self._accept(cursor, [record], (), None if letter is None else (error, letter))
         self._state.skip_to(cursor, next_offset)
 
     async def end(self, until: float, deadline: float = math.inf) -> None:
@@ -453,15 +446,17 @@ class Run(Processing):
         cursor: Cursor,
         records: list[Record],
         epochs: Epochs,
-        error: DeserializationError | None = None,
+        death: tuple[Exception, DeadLetter] | None = None,
     ) -> None:
-        """Make jobs of taken records, without an await in between. With an error they are dead."""
+        """Make jobs of taken records, without an await in between. `death`: why they are dead."""
         lane = self._lanes.of(cursor.tp)
-        jobs = self._works.hand_out_each(cursor, records, epochs, partial(Job, cursor, lane, error))
+        jobs = self._works.hand_out_each(cursor, records, epochs, partial(Job, cursor, lane))
+        if death is not None:
+            for job in jobs:
+                job.die(*death)
         if self._bounds is not None:
             jobs = self._bounds.admit(cursor, jobs)
-        if error is None:
-            jobs = self._not_held(cursor, jobs)
+        jobs = self._not_held(cursor, jobs)
         self._lanes.put(jobs)
         self._allowance.handed_out(cursor)
         if self._lists is not None:
@@ -472,15 +467,15 @@ class Run(Processing):
 
     def _order_failed(self, job: Job, error: Exception) -> None:
         """Treat a record as a bad one, because the function for `order` has failed for it."""
-        if self._handling.letter_for(error) is None or self._handling.retry.stops(error):
+        letter = self._handling.letter_for(error)
+        if letter is None or self._handling.retry.stops(error):
             log.error(
                 "%s: the function for order failed, so run() ends: %s",
                 place_of(job),
                 one_line(error),
             )
             raise error
-        self._attempts.refused_unseen(job, error)
-        self._unordered.add(job)
+        job.die(error, letter)
 
     def _partition_changed(self, cursor: Cursor) -> None:
         if self._outbox is not None:
@@ -497,7 +492,6 @@ class Run(Processing):
     def _assignment_changed(self) -> None:
         """Lanes of partitions that are no longer assigned continue."""
         self._allowance.forget_unassigned()
-        self._unordered = {job for job in self._unordered if job.is_current}
         for cursor in [each for each in self._parked if not each.is_assigned]:
             self._lanes.ready.extend(self._parked.pop(cursor))
         self._lanes.ready.extend(self._attempts.take_revoked())
@@ -535,8 +529,7 @@ class Run(Processing):
         handling = self._handling
         if not (handling.fair or handling.priority):
             return None
-        topic_of = TOPIC_OF if handling.delays is None else handling.delays.topic_of
-        return FairQueue(self._concurrency, handling.priority, topic_of, is_fair=handling.fair)
+        return FairQueue(self._concurrency, handling.priority, is_fair=handling.fair)
 
     def _new_lists(self) -> WaitingLists | None:
         handling = self._handling
@@ -896,7 +889,7 @@ class Run(Processing):
     # --- Results ---------------------------------------------------------------------------
     def finish(self, job: Job) -> None:
         is_counted = self._allowance.is_exact and job.is_current
-        self._works.finish(job.cursor, job.record.offset, job)
+        self._works.finish(job.cursor, job.offset, job)
         if is_counted:
             self._allowance.finished(job.cursor, job.record)
 
@@ -926,35 +919,33 @@ class Run(Processing):
 
     async def _write_dead_letter(self, job: Job, task: asyncio.Task[None]) -> None:
         """Only the acknowledgement finishes the record."""
-        error = job.error
+        error, letter = job.error, job.letter
         assert error is not None  # noqa: S101 -- it is dead
-        if job in self._unordered:
-            dead_letter = self._handling.letter_for(error)
-        else:
-            dead_letter = self._handling.dead_letter_for(error, job.record)
-        assert dead_letter is not None  # noqa: S101 -- otherwise nothing is dead
+        assert letter is not None  # noqa: S101 -- likewise
+        history = () if job.origin is None else job.origin.history
         try:
-            call = dead_letter(self._dead_record(job, error))
+            call = letter(DeadRecord(job.record, error, job.attempts, job, history))
             await in_copy_of(self._context, call)
         except BaseException as failure:  # noqa: BLE001 -- kept, or raised
             self._raise_unless_failed(failure, task)
-            self._attempts.letter_failed(job, failure)
+            delays = self._handling.delays
+            if delays is not None and delays.cannot_have(job, failure):
+                self._not_delayed(job, error, failure)
+            else:
+                self._attempts.letter_failed(job, failure)
             return
-        if dead_letter is DROP:
-            self._attempts.dropped(job, error)
-        elif self._handling.delays is not None and self._handling.delays.is_writer(dead_letter):
-            self._attempts.delayed(job, error, dead_letter)
-        else:
-            self._attempts.letter_written(job, error)
+        self._attempts.letter_written(job, error)
         self._finish_or_commit(job)
         self._lanes.leave(job)
-        self._unordered.discard(job)
 
-    def _dead_record(self, job: Job, error: BaseException) -> DeadRecord:
-        if (delays := self._handling.delays) is None:
-            return DeadRecord(job.record, error, job.attempts, job)
-        origin = delays.origin_of(job.record)
-        return DeadRecord(origin.record, error, job.attempts, job, origin.history)
+    def _not_delayed(self, job: Job, error: BaseException, failure: BaseException) -> None:
+        """Treat a record that does not fit into its delay topic as after the last delay."""
+        log.warning("%s cannot be delayed: %s", place_of(job), one_line(failure))
+        if (letter := self._handling.letter_for(error)) is None:
+            self._stop_at(job, error)
+        else:
+            job.die(error, letter)
+            self.begin_again(job)
 
     def _finish_or_commit(self, job: Job) -> None:
         """Finish a record without outputs."""
@@ -978,11 +969,11 @@ class Run(Processing):
             self.handle_again(jobs)
             return
         (job,) = jobs
-        self._attempts.refused(job, error)
-        if self._handling.dead_letter_for(error, job.record) is None:
+        self._attempts.refused(job)
+        if (letter := self._handling.letter_for(error, job)) is None:
             self._stop_at(job, error)
         else:
-            job.enter(DEAD)
+            job.die(error, letter)
             self.handle_again(jobs)
 
     def handle_again(self, jobs: Sequence[Job]) -> None:
@@ -1018,7 +1009,7 @@ class Run(Processing):
         task = asyncio.current_task()
         for job, worker in self._running.items():
             if worker is task:
-                own.setdefault(job.cursor, {})[job.record.offset] = job
+                own.setdefault(job.cursor, {})[job.offset] = job
         return own
 
     def receipts(self) -> list[JobReceipt]:
@@ -1033,9 +1024,8 @@ class Run(Processing):
 
     def _delivery_of(self, record: ConsumerRecord) -> DeliveryToCommit:
         tp = TopicPartition(record.topic, record.partition)
-        read = read_record_of(record)
         for job in self._running:
-            if job.record is read:
+            if job.record is record:
                 return self._deliver(DeliveredRecords(receipts=[JobReceipt(self, job)]))
         raise IllegalOperation(
             f"the record at offset {record.offset} of {tp.topic}/{tp.partition} is not being "
@@ -1051,7 +1041,7 @@ class Run(Processing):
 
     def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
         jobs = (*self._running, *(() if self._outbox is None else self._outbox.undone()))
-        places = ((job.cursor, job.record.offset) for job in jobs if job.is_current)
+        places = ((job.cursor, job.offset) for job in jobs if job.is_current)
         return spans_of(places, partitions)
 
     def give_up(self, partitions: Collection[TopicPartition], now: float) -> None:

@@ -72,13 +72,13 @@ class Steps:
             or cursor.is_paused
             or following.state is DEAD
             or progress is None
-            or not progress.is_held_by(following.record.offset, following)
+            or not progress.is_held_by(following.offset, following)
         ):
             return None
         ready.popleft()
         self._attempts.success_count += 1
         following.begin(now, self._attempts.success_count)
-        self._works.finish(job.cursor, job.record.offset, job)
+        self._works.finish(job.cursor, job.offset, job)
         self._works.totals["finished_total"] += 1
         self._lanes.leave(job)
         return following

@@ -47,7 +47,7 @@ class Handed:
             for n in range(first, first + count)
         ]
         taken = records[: self.allowance.admit(cursor, records)]
-        jobs = self.state.works.hand_out_each(cursor, taken, (), partial(Job, cursor, None, None))
+        jobs = self.state.works.hand_out_each(cursor, taken, (), partial(Job, cursor, None))
         self.jobs += jobs
         self.state.reads.hand_out(cursor, first, first + len(taken), ())
         self.allowance.handed_out(cursor)

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from aiokafka_lite.consumer.processing.attempts import Attempts, Breaker, Fate
-from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
+from aiokafka_lite.consumer.processing.handling import DROP, DeadRecord, Handling
 from aiokafka_lite.consumer.processing.job import JobState
 from aiokafka_lite.processing import CircuitBreaker, Retry
 from aiokafka_lite.structs import TopicPartition
@@ -22,7 +22,9 @@ class Job:
 
     def __init__(self, offset: int = 0) -> None:
         self.record = self
-        self.offset = offset
+        self.topic, self.partition, self.offset = "t", 0, offset
+        self.origin = None
+        self.letter: object = None
         self.cursor = self
         self.tp = TopicPartition("t", 0)
         self.is_assigned = self.is_current = True
@@ -36,8 +38,8 @@ class Job:
         if self.error is None:
             self.success_count = success_count
 
-    def enter(self, state: JobState) -> None:
-        self.state = state
+    def die(self, error: BaseException, letter: object) -> None:
+        self.error, self.state, self.letter = error, JobState.DEAD, letter
 
 
 class Tries:
@@ -129,7 +131,7 @@ async def test_without_a_breaker_only_what_is_dead_is_put_before_others() -> Non
     tries.fail(tries.begin(job))
     tries.succeed()
     assert not tries.is_free(job)
-    job.enter(JobState.DEAD)
+    job.die(ValueError("bad"), DROP)
     assert tries.is_free(job)
 
 

@@ -71,14 +71,20 @@ class Job:
 
     @classmethod
     async def of(
-        cls, kafka: KafkaHandle, delays: list[float], *, partitions: int = 1, **settings: Any
+        cls,
+        kafka: KafkaHandle,
+        delays: list[float],
+        *,
+        partitions: int = 1,
+        configs: dict[str, str] | None = None,
+        **settings: Any,
     ) -> Job:
         topic = await kafka.create_topic(partitions=partitions)
         retry = Retry(
             topic=f"{topic}.retry", delays=delays, **{"after": 2, "first_delay_ms": 10, **settings}
         )
         for name in dict.fromkeys(retry.delay_topics):
-            await kafka.create_topic(name, partitions=partitions)
+            await kafka.create_topic(name, partitions=partitions, configs=configs)
         return cls(kafka, topic, retry, await kafka.create_topic())
 
     async def handle(self, record: Record) -> None:
@@ -331,12 +337,14 @@ async def test_groups_that_share_delay_topics_handle_their_own_records(kafka: Ka
 
 
 @pytest.mark.real_if_long
+@pytest.mark.parametrize("header", [None, b"7"])
 async def test_records_of_others_in_a_delay_topic_are_handled_as_they_are(
-    kafka: KafkaHandle,
+    kafka: KafkaHandle, header: bytes | None
 ) -> None:
     job = await Job.of(kafka, [1], after=1)
     (topic,) = job.retry.delay_topics
-    await kafka.produce(topic, 0, [(b"k", b"v")])
+    headers: Any = [("__dlq.errors.topic", header)]
+    await kafka.produce(topic, 0, [(b"k", b"v")], headers=headers)
     async with timeout(PATIENCE_S), job.running():
         await until(lambda: job.tried)
     assert (job.tried[0].record.topic, job.tried[0].record.offset) == (topic, 0)
@@ -571,3 +579,57 @@ async def test_run_raises_an_error_of_the_order_function_for_a_delayed_record(
         is_deployed = True
         with pytest.raises(KeyError, match="customer"):
             await run
+
+
+@pytest.mark.real_if_long
+async def test_a_record_too_large_for_its_delay_topic_is_a_dead_letter(
+    kafka: KafkaHandle, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = await Job.of(kafka, [1], after=1, configs={"max.message.bytes": "1000"})
+    large = b"x" * 5_000
+    job.failures = {large: math.inf, b"small": 1}
+    await kafka.produce(job.topic, 0, [(b"k", large), (b"k", b"small")])
+    async with timeout(PATIENCE_S), job.running() as consumer:
+        await until(lambda: consumer.metrics()["processing_finished_total"] == 1)
+    (letter,) = await records_of(kafka, job.dead, 1)
+    assert (letter.value, texts(letter)["delivery.count"]) == (large, "1")
+    assert f"{job.topic}/0 offset 0 cannot be delayed" in caplog.text
+
+
+@pytest.mark.real_if_long
+async def test_without_dead_letters_run_raises_the_error_of_a_record_too_large_to_be_delayed(
+    kafka: KafkaHandle,
+) -> None:
+    job = await Job.of(kafka, [1], after=1, configs={"max.message.bytes": "1000"})
+    job.failures = {b"x" * 5_000: math.inf}
+    await kafka.produce(job.topic, 0, [(b"k", b"x" * 5_000)])
+    async with timeout(PATIENCE_S), job.member() as consumer:
+        with pytest.raises(ValueError, match="attempt 1"):
+            await consumer.run(job.handle, retry=job.retry, breaker=None)
+
+
+@pytest.mark.real_if_long
+async def test_a_delayed_record_that_cannot_be_deserialised_keeps_its_attempts_and_place(
+    kafka: KafkaHandle, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = await Job.of(kafka, [1], after=2)
+    job.failures = {b"x": math.inf}
+    is_broken = False
+
+    def deserialise(value: bytes) -> bytes:
+        if is_broken:
+            raise ValueError("deployed meanwhile")
+        return value
+
+    consumer = job.member(value_deserializer=deserialise)
+    await kafka.produce(job.topic, 0, [(b"k", b"y"), (b"k", b"x")])
+    async with timeout(PATIENCE_S), job.running(consumer):
+        await until(lambda: consumer.metrics()["processing_delayed_total"] == 1)
+        is_broken = True
+        await until(lambda: consumer.metrics()["processing_dead_total"] == 1)
+    (letter,) = await records_of(kafka, job.dead, 1)
+    found = texts(letter)
+    assert (found["topic"], found["offset"], found["delivery.count"]) == (job.topic, "1", "2")
+    (delay_topic,) = job.retry.delay_topics
+    place = f"{delay_topic}/0 offset 0 (delayed {job.topic}/0 offset 1)"
+    assert f"{place} was written to the dead letters after 2 attempts" in caplog.text

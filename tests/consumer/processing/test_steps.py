@@ -18,7 +18,7 @@ from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.processing import steps
 from aiokafka_lite.consumer.processing.allowance import Allowance
 from aiokafka_lite.consumer.processing.attempts import Attempts
-from aiokafka_lite.consumer.processing.handling import Handling, Retry
+from aiokafka_lite.consumer.processing.handling import DROP, Handling, Retry
 from aiokafka_lite.consumer.processing.job import DEAD, Job
 from aiokafka_lite.consumer.processing.lanes import Lanes, Order
 from aiokafka_lite.consumer.processing.steps import Steps
@@ -38,7 +38,7 @@ RECORD: Final = record(3, b"k")
 
 
 def new_job() -> Job:
-    return Job(cast(Any, None), None, None, RECORD)
+    return Job(cast(Any, None), None, RECORD)
 
 
 async def attempts_of(state: State) -> Attempts:
@@ -74,8 +74,10 @@ class Course:
 
     def put(self, keys: list[object], error: Exception | None = None) -> None:
         records = [record(self.end + number, key) for number, key in enumerate(keys)]
-        new = partial(Job, self.cursor, self.lanes.of(A), error)
+        new = partial(Job, self.cursor, self.lanes.of(A))
         jobs = self.state.works.hand_out_each(self.cursor, records, (), new)
+        for job in jobs if error is not None else ():
+            job.die(cast(Exception, error), DROP)
         self.state.reads.hand_out(self.cursor, self.end, self.end + len(keys), ())
         self.end += len(keys)
         self.state.works.put_into_processing(self.cursor, is_enough=False)
