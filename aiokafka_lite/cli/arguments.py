@@ -4,82 +4,110 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from enum import EnumMeta
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 DEFAULT_PORT = 9092
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Kind: TypeAlias = "Callable[[str], object] | tuple[str, ...]"
 
 
 def new_parser(
     subparsers: Subparsers,
     name: str,
     run: Callable[[argparse.Namespace], int],
-    description: str,
-    examples: str,
+    text: str,
+    **kinds: Kind,
 ) -> argparse.ArgumentParser:
+    """Add a command by the text of its `--help`: a description, arguments and examples.
+
+    Arguments follow the heading `arguments:` or that of their group. `kinds` has, by the name in
+    the namespace, how to parse a value, or the choices, unless `_KINDS` has it for the metavar.
+    """
+    description, *sections = re.split(r"\n\n(?=[\w ]+:\n)", text.strip("\n"))
     parser = subparsers.add_parser(
-        name,
-        description=description,
-        epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        name, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.set_defaults(run=run)
+    for section in sections:
+        heading, _, entries = section.partition(":\n")
+        if heading == "examples":
+            parser.epilog = section
+        else:
+            is_plain = heading == "arguments"
+            group = parser if is_plain else parser.add_argument_group(heading)
+            add_arguments(group, entries, kinds)
+    if kinds:
+        raise TypeError(f"there are no arguments {', '.join(kinds)}")
     return parser
 
 
 def add_arguments(
-    container: argparse._ActionsContainer,
-    text: str,
-    **kinds: Callable[[str], object] | tuple[str, ...],
+    container: argparse._ActionsContainer, text: str, kinds: dict[str, Kind] | None = None
 ) -> None:
     """Add arguments as `--help` shows them, each on a line, with its help after two spaces.
 
-    `-k, --keys` is a flag, `--key REGEX` has a value, `--header NAME=REGEX ...` is repeatable,
-    `TOPIC` is positional, and so is `TOPIC ...` for one or more `topics`. Indented lines continue
-    the help. `kinds` has, by the name in the namespace, how to parse a value, or the choices.
+    `-k, --keys` is a flag, `--key REGEX` has a value, `--header NAME=REGEX ...` is repeatable, and
+    `--watch [SECONDS=2]` has 2 without a value. `TOPIC` is positional, and so are `TOPIC ...` for
+    one or more `topics`, and `[TOPIC ...]` for any number. The last name is that in the namespace.
+    Indented lines continue the help. A line after `| ` excludes the one before.
     """
-    for entry in re.split(r"\n(?! )", text.strip("\n")):
-        head, help_text = re.split(r"\n? {2,}", entry, maxsplit=1)
-        words = head.replace(", ", " ").split()
-        is_list = words[-1] == "..."
-        flags = [word for word in words if word.startswith("-")]
-        metavar = next((word for word in words if word[0] not in "-."), None)
-        if not flags and metavar is not None:
-            flags = [metavar.lower() + "s" * is_list]
-        settings: dict[str, Any] = {"help": " ".join(help_text.split())}
-        kind = kinds.pop(flags[-1].lstrip("-").replace("-", "_"), None)
-        if kind is None and metavar is None:
-            settings["action"] = "store_true"
-        elif isinstance(kind, tuple):
-            settings["choices"] = kind
-        else:
-            settings |= {"type": kind, "metavar": metavar}
-        if isinstance(kind, EnumMeta):
-            settings["choices"] = list(kind)
-        if is_list and head.startswith("-"):
-            settings |= {"action": "append", "default": []}
-        elif is_list:
-            settings["nargs"] = "+"
-        container.add_argument(*flags, **settings)
-    if kinds:
-        raise TypeError(f"there are no arguments {', '.join(kinds)}")
+    for alternatives in re.split(r"\n(?![ |])", text.strip("\n")):
+        entries = alternatives.split("\n| ")
+        is_choice = len(entries) > 1
+        target = container.add_mutually_exclusive_group() if is_choice else container
+        for entry in entries:
+            _add_argument(target, entry, {} if kinds is None else kinds)
+
+
+def _add_argument(
+    container: argparse._ActionsContainer, entry: str, kinds: dict[str, Kind]
+) -> None:
+    head, help_text = re.split(r"\n? {2,}", entry, maxsplit=1)
+    is_optional = re.search(r"(^| )\[\w+( \.\.\.|=\w+)\]$", head) is not None
+    words = (re.sub(r"[][]", "", head) if is_optional else head).replace(", ", " ").split()
+    is_list = words[-1] == "..."
+    flags = [word for word in words if word.startswith("-")]
+    metavar = next((word for word in words if word[0] not in "-."), None)
+    settings: dict[str, Any] = {"help": " ".join(help_text.split())}
+    if is_optional and not is_list and metavar is not None:
+        metavar, _, settings["const"] = metavar.partition("=")
+        settings["nargs"] = "?"
+    if flags:
+        name = flags[-1].lstrip("-").replace("-", "_")
+        settings["dest"] = name = "start" if name == "from" else name  # not Python's keyword
+    elif metavar is not None:
+        name = metavar.lower().rpartition(":")[2] + "s" * is_list
+    kind = kinds.pop(name, _KINDS.get(metavar or ""))
+    if isinstance(kind, (tuple, EnumMeta)):
+        choices = tuple(kind)
+        settings |= {"choices": choices, "type": partial(_choice, choices), "metavar": metavar}
+    elif metavar is None:
+        settings["action"] = "store_true"
+    else:
+        settings |= {"type": kind, "metavar": metavar}
+    if is_list and flags:
+        settings |= {"action": "append", "default": []}
+    elif is_list:
+        settings["nargs"] = "*" if is_optional else "+"
+    container.add_argument(*(flags or [name]), **settings)
+
+
+def _choice(choices: Sequence[str], text: str) -> str:
+    """Return the choice of this name, in any case."""
+    for each in choices:
+        if each.lower() == text.lower():
+            return each
+    raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {', '.join(choices)})")
 
 
 NAMES_ONLY: Final = "-q, --names  print names alone"
 AS_JSON: Final = "-j, --json  print one JSON object per line"
-
-
-def add_patterns(parser: argparse.ArgumentParser, things: str) -> None:
-    parser.add_argument(
-        "patterns",
-        nargs="*",
-        metavar="NAME",
-        help=f"only these {things} (* matches any text, ? any character)",
-    )
+YES: Final = "-y, --yes  delete without confirmation"
 
 
 def positive_int(text: str, limit: int | None = None) -> int:
@@ -188,3 +216,18 @@ def parse_duration_ms(text: str) -> int:
         if end:
             return total
     raise ValueError(f"{text!r} is not a duration: write '30s', '1 hour' or '1 day 12 hours'")
+
+
+_KINDS: Final[Mapping[str, Kind]] = {
+    "DIR": Path,
+    "FILE": Path,
+    "FILE.jsonl": Path,
+    "FILE.pem": Path,
+    "N": positive_int,
+    "N[,N-N…]": partition_numbers,
+    "NAME=PATTERN": name_and_value,
+    "NAME=REGEX": name_and_value,
+    "NAME=VALUE": name_and_value,
+    "SECONDS": positive_seconds,
+}
+"""The kinds of arguments by their metavars."""

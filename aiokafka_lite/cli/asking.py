@@ -153,13 +153,6 @@ def place(text: str) -> TopicPosition:
     return TopicPosition(None, time_ms, word)
 
 
-def add_from(container: argparse._ActionsContainer, *other_names: str) -> None:
-    text = f"start at this position: {FORMS}"
-    container.add_argument(
-        "--from", *other_names, dest="start", type=place, metavar="WHERE", help=text
-    )
-
-
 def _time_ms(word: str) -> int | None:
     """Parse a time of day or a moment, by default in this machine's time zone."""
     try:

@@ -29,7 +29,7 @@ from aiokafka_lite.broker.security.listener import (
 )
 from aiokafka_lite.broker.security.mechanisms import SaslMechanism
 from aiokafka_lite.cli import loops
-from aiokafka_lite.cli.arguments import Subparsers, add_arguments, host_and_port, positive_int
+from aiokafka_lite.cli.arguments import Subparsers, host_and_port, new_parser, positive_int
 from aiokafka_lite.cli.load import Loaded, load_file
 from aiokafka_lite.cli.output import counted
 from aiokafka_lite.cli.problems import CommandError, Interrupted, MissingExtraError
@@ -76,66 +76,6 @@ def listen_option(text: str) -> tuple[str, str, str, int]:
             "SASL_SSL://127.0.0.1:9093, or name=SASL_SSL://127.0.0.1:9093"
         )
     return name, protocol, *host_and_port(address)
-
-
-_LISTEN: Final = f"""
---listen [[NAME=]PROTOCOL://]HOST:PORT ...
-  the address to listen on (default: {DEFAULT_LISTEN}). Port 0 selects a free port. The first node
-  uses this port, and further nodes use the following ports. PROTOCOL is PLAINTEXT, SSL,
-  SASL_PLAINTEXT or SASL_SSL (default: --security-protocol). Repeatable with different values of
-  NAME (default: PROTOCOL)
---allow-remote
-  allow --listen addresses that other machines can reach (without SASL, every client that reaches
-  such an address can read, write and delete all data)
-"""
-_SECURITY: Final = """
---users-file FILE
-  a file with the SASL users, one name:password per line (empty lines and lines that begin with #
-  are ignored)
---user NAME:PASSWORD ...
-  one SASL user, as name:password (repeatable). Other users of this machine can read command lines,
-  so --users-file is safer
---sasl-mechanism ...
-  a SASL mechanism to offer, repeatable (default: PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512)
---oauth-allow-unsecured-tokens
-  with OAUTHBEARER, also accept unsigned tokens, as Kafka does by default
---tls-cert FILE.pem  the broker's certificate, with its chain (default: a temporary certificate)
---tls-key FILE.pem
-  the unencrypted private key of --tls-cert (default: the key in the file of --tls-cert)
---tls-client-auth
-  whether clients must present a certificate (default: none, or required if --tls-client-ca is
-  given)
---tls-client-ca FILE.pem  the CA that signs the clients' certificates (needs --tls-cert)
---write-credentials DIR
-  write files for clients to this directory. For temporary certificates: ca.pem, and client.pem with
-  its key. For OAUTHBEARER: a token NAME.jwt per user (client.jwt without users), valid for one day
---allow-cleartext-credentials
-  with --allow-remote: let clients send passwords over the network without TLS
-"""
-
-
-def _add_security(parser: argparse.ArgumentParser) -> None:
-    add_arguments(parser, _LISTEN, listen=listen_option)
-    group = parser.add_argument_group("listeners with TLS or SASL")
-    group.add_argument(
-        "--security-protocol",
-        type=str.upper,
-        choices=list(SecurityProtocol),
-        default=SecurityProtocol.PLAINTEXT,
-        help="the protocol of each --listen without PROTOCOL (default: %(default)s)",
-    )
-    add_arguments(
-        group,
-        _SECURITY,
-        users_file=Path,
-        user=user_option,
-        sasl_mechanism=SaslMechanism,
-        tls_cert=Path,
-        tls_key=Path,
-        tls_client_auth=ClientAuth,
-        tls_client_ca=Path,
-        write_credentials=Path,
-    )
 
 
 def security_of(options: argparse.Namespace) -> BrokerSecurity:
@@ -338,59 +278,86 @@ def setting_option(text: str) -> tuple[str, int | float]:
         raise argparse.ArgumentTypeError(f"{value!r} is not a number: write {name}=1") from None
 
 
-_ARGUMENTS: Final = """
+_BROKER: Final = f"""
+Run a Kafka broker for tests and local development, until Ctrl-C. The broker accepts clients without
+a password unless security options are given, and its nodes share one process: do not use it in
+production.
+
+arguments:
+--listen [[NAME=]PROTOCOL://]HOST:PORT ...
+  the address to listen on (default: {DEFAULT_LISTEN}). Port 0 selects a free port. The first node
+  uses this port, and further nodes use the following ports. PROTOCOL is PLAINTEXT, SSL,
+  SASL_PLAINTEXT or SASL_SSL (default: --security-protocol). Repeatable with different values of
+  NAME (default: PROTOCOL)
+--allow-remote
+  allow --listen addresses that other machines can reach (without SASL, every client that reaches
+  such an address can read, write and delete all data)
 --nodes N  the number of nodes in the cluster, each with its own port (default: %(default)s)
 --data DIR
   keep topics, records and committed offsets in this directory (default: keep them in memory)
 --topic NAME:PARTITIONS[:CONFIG=VALUE,…] ...  create a topic unless it exists (repeatable)
 --load FILE.jsonl
-  load the records of this file into empty topics. Its lines are like {"topic": "orders", "key":
-  "42", "value": {"amount": 3}, "headers": {}, "partition": 0, "timestamp": 1767225600000}, with
-  {"base64": "…"} for binary data
+  load the records of this file into empty topics. Its lines are like {{"topic": "orders",
+  "key": "42", "value": {{"amount": 3}}, "headers": {{}}, "partition": 0,
+  "timestamp": 1767225600000}}, with {{"base64": "…"}} for binary data
 --num-partitions N
   the number of partitions of a new topic, unless the request sets it (default: %(default)s)
 --no-auto-create  do not create a missing topic when a client first uses it
-"""
-_STATUS: Final = """
 --status-port PORT  the port of the status page on 127.0.0.1 (default: a free port)
---no-status  serve no status page
-"""
-_SET: Final = """
+| --no-status  serve no status page
+--loop  the event loop to run on (default: %(default)s)
 --set NAME=NUMBER ...
   any other numeric setting of the broker, such as log_cleaner_backoff_ms (repeatable)
+
+listeners with TLS or SASL:
+--security-protocol  the protocol of each --listen without PROTOCOL (default: %(default)s)
+--users-file FILE
+  a file with the SASL users, one name:password per line (empty lines and lines that begin with #
+  are ignored)
+--user NAME:PASSWORD ...
+  one SASL user, as name:password (repeatable). Other users of this machine can read command lines,
+  so --users-file is safer
+--sasl-mechanism ...
+  a SASL mechanism to offer, repeatable (default: PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512)
+--oauth-allow-unsecured-tokens
+  with OAUTHBEARER, also accept unsigned tokens, as Kafka does by default
+--tls-cert FILE.pem  the broker's certificate, with its chain (default: a temporary certificate)
+--tls-key FILE.pem
+  the unencrypted private key of --tls-cert (default: the key in the file of --tls-cert)
+--tls-client-auth
+  whether clients must present a certificate (default: none, or required if --tls-client-ca is
+  given)
+--tls-client-ca FILE.pem  the CA that signs the clients' certificates (needs --tls-cert)
+--write-credentials DIR
+  write files for clients to this directory. For temporary certificates: ca.pem, and client.pem with
+  its key. For OAUTHBEARER: a token NAME.jwt per user (client.jwt without users), valid for one day
+--allow-cleartext-credentials
+  with --allow-remote: let clients send passwords over the network without TLS
 """
 
 
 def add_broker(subparsers: Subparsers) -> None:
-    parser = subparsers.add_parser(
+    parser = new_parser(
+        subparsers,
         "broker",
-        description=(
-            "Run a Kafka broker for tests and local development, until Ctrl-C. The broker accepts "
-            "clients without a password unless security options are given, and its nodes share "
-            "one process: do not use it in production."
-        ),
-    )
-    _add_security(parser)
-    add_arguments(
-        parser,
-        _ARGUMENTS,
-        nodes=positive_int,
-        data=Path,
+        run,
+        _BROKER,
+        listen=listen_option,
         topic=topic_option,
-        load=Path,
-        num_partitions=positive_int,
+        status_port=port_number,
+        loop=loops.LoopKind,
+        set=setting_option,
+        security_protocol=SecurityProtocol,
+        user=user_option,
+        sasl_mechanism=SaslMechanism,
+        tls_client_auth=ClientAuth,
     )
-    status = parser.add_mutually_exclusive_group()
-    add_arguments(status, _STATUS, status_port=port_number)
-    parser.add_argument(
-        "--loop",
-        type=loops.loop_kind,
-        choices=list(loops.LoopKind),
-        default=loops.LoopKind.ASYNCIO,
-        help="the event loop to run on (default: %(default)s)",
+    parser.set_defaults(
+        nodes=1,
+        num_partitions=1,
+        loop=loops.LoopKind.ASYNCIO,
+        security_protocol=SecurityProtocol.PLAINTEXT,
     )
-    add_arguments(parser, _SET, set=setting_option)
-    parser.set_defaults(run=run, nodes=1, num_partitions=1)
 
 
 def run(options: argparse.Namespace) -> int:

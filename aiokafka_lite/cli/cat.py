@@ -20,24 +20,16 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from aiokafka_lite._compat import override
 from aiokafka_lite.cli import formats, loops
-from aiokafka_lite.cli.arguments import (
-    Subparsers,
-    add_arguments,
-    name_and_value,
-    new_parser,
-    partition_numbers,
-    positive_int,
-    unescaped,
-)
+from aiokafka_lite.cli.arguments import Subparsers, positive_int, unescaped
 from aiokafka_lite.cli.asking import (
+    FORMS,
     TopicPosition,
-    add_from,
     ask_for_topic,
     find,
     partitions_of,
     place,
 )
-from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
+from aiokafka_lite.cli.connecting import Connecting, connecting, new_command
 from aiokafka_lite.cli.formats import Formatter
 from aiokafka_lite.cli.problems import CommandError, Interrupted, MissingExtraError, UsageError
 from aiokafka_lite.cli.reading import (
@@ -61,43 +53,9 @@ if TYPE_CHECKING:
 FORMATS: Final = ("text", "json", "hex", "raw")
 TAIL_LAST: Final = 10
 
-_DESCRIPTION: Final = """\
-Print the records of a topic, one per line, from its beginning to its current end. With -f, continue
-with new records. Records are in order within a partition, but not across partitions."""
-_EXAMPLES: Final = """\
-examples:
-  aiokafka-lite cat orders                            every value, one per line
-  aiokafka-lite cat orders -a --from 10m              recent records, with keys, times, headers
-  aiokafka-lite cat orders -p 3 --from 1234 -c 1 -a   one record
-  aiokafka-lite cat orders -n 5 --json | jq .value    the last five records of each partition
-  aiokafka-lite cat orders --key '^customer-17$' -a   the history of one customer
-  aiokafka-lite cat orders -f --grep '"error"' -o     new errors, with partitions and offsets
-  aiokafka-lite cat orders --output orders.parquet    the topic as a table
-"""
-_TAIL_DESCRIPTION: Final = """\
-Print the last records of each partition of a topic, then new records until Ctrl-C. This is
-`cat -f --last 10`, with the same options."""
-_TAIL_EXAMPLES: Final = """\
-examples:
-  aiokafka-lite tail orders              the last ten records of each partition, then new records
-  aiokafka-lite tail orders -n 0 -a      only new records, with all fields
-  aiokafka-lite tail orders -n 0 -c 1    only the next record
-"""
-
-
-def add_cat(subparsers: Subparsers) -> None:
-    parser = new_parser(subparsers, "cat", run, _DESCRIPTION, _EXAMPLES)
-    add_arguments(parser, "-f, --follow  continue with new records")
-    _add_options(parser)
-
-
-def add_tail(subparsers: Subparsers) -> None:
-    parser = new_parser(subparsers, "tail", run_tail, _TAIL_DESCRIPTION, _TAIL_EXAMPLES)
-    _add_options(parser)
-    parser.set_defaults(follow=True)
-
-
-_WHICH: Final = """
+_WHICH: Final = f"""
+which records:
+--from WHERE  start at this position: {FORMS}
 --until WHERE  stop before this position (default: the topic's current end)
 -n, --last N
   start N offsets before the end of each partition. With --grep, --key or --header: read the whole
@@ -116,19 +74,17 @@ _WHICH: Final = """
 --isolation-level
   read_committed omits records of transactions that were not committed (default: %(default)s)
 """
-_HOW: Final = """
+_HOW: Final = r"""
+the output format:
 -k, --keys  with keys
 -H, --headers  with headers
 -t, --timestamps  print times, in UTC
 -o, --offsets  with partition:offset
 -a, --all  print all of these
-"""
-_FORMAT: Final = """
 --format
   text: fields separated by tabs, the value last (default). json: one object per line. hex: like
   text, with keys, header values and values in hexadecimal. raw: only the values, without separators
-"""
-_FURTHER: Final = r"""
+| -j, --json  --format json
 --unpack  with --json: print keys and values that contain JSON as JSON, not as strings
 --null TEXT  the text printed for null (default: empty)
 -d, --delimiter TEXT  the text printed after each record, such as '\0' (default: '\n')
@@ -136,32 +92,62 @@ _FURTHER: Final = r"""
   write the records to this file. FILE.parquet and FILE.arrow are written as tables, and need
   aiokafka-lite[arrow]
 """
+_CAT: Final = f"""
+Print the records of a topic, one per line, from its beginning to its current end. With -f, continue
+with new records. Records are in order within a partition, but not across partitions.
+
+arguments:
+TOPIC  the topic to read
+-f, --follow  continue with new records
+{_WHICH}{_HOW}
+examples:
+  aiokafka-lite cat orders                            every value, one per line
+  aiokafka-lite cat orders -a --from 10m              recent records, with keys, times, headers
+  aiokafka-lite cat orders -p 3 --from 1234 -c 1 -a   one record
+  aiokafka-lite cat orders -n 5 --json | jq .value    the last five records of each partition
+  aiokafka-lite cat orders --key '^customer-17$' -a   the history of one customer
+  aiokafka-lite cat orders -f --grep '"error"' -o     new errors, with partitions and offsets
+  aiokafka-lite cat orders --output orders.parquet    the topic as a table
+"""
+_TAIL: Final = f"""
+Print the last records of each partition of a topic, then new records until Ctrl-C. This is
+`cat -f --last 10`, with the same options.
+
+arguments:
+TOPIC  the topic to read
+{_WHICH}{_HOW}
+examples:
+  aiokafka-lite tail orders              the last ten records of each partition, then new records
+  aiokafka-lite tail orders -n 0 -a      only new records, with all fields
+  aiokafka-lite tail orders -n 0 -c 1    only the next record
+"""
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    add_arguments(parser, "TOPIC  the topic to read")
-    which = parser.add_argument_group("which records")
-    add_from(which)
-    add_arguments(
-        which,
-        _WHICH,
+def add_cat(subparsers: Subparsers) -> None:
+    _add(subparsers, "cat", run, _CAT)
+
+
+def add_tail(subparsers: Subparsers) -> None:
+    _add(subparsers, "tail", run_tail, _TAIL).set_defaults(follow=True)
+
+
+def _add(
+    subparsers: Subparsers, name: str, run: Callable[[argparse.Namespace], int], text: str
+) -> argparse.ArgumentParser:
+    levels = tuple(ISOLATION_LEVELS)
+    parser = new_command(
+        subparsers,
+        name,
+        run,
+        text,
+        start=place,
         until=place,
         last=_count,
-        count=positive_int,
-        partition=partition_numbers,
-        header=name_and_value,
-        isolation_level=tuple(ISOLATION_LEVELS),
+        format=FORMATS,
+        isolation_level=levels,
     )
-    how = parser.add_argument_group("the output format")
-    add_arguments(how, _HOW)
-    form = how.add_mutually_exclusive_group()
-    add_arguments(form, _FORMAT, format=FORMATS)
-    form.add_argument(
-        "-j", "--json", action="store_const", dest="format", const="json", help="--format json"
-    )
-    add_arguments(how, _FURTHER, output=Path)
     parser.set_defaults(isolation_level="read_uncommitted", null="")
-    add_options(parser)
+    return parser
 
 
 def _count(text: str) -> int:
@@ -176,6 +162,8 @@ def run_tail(options: argparse.Namespace) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.json:
+        options.format = "json"
     _check(options)
     # Wrong options are found before any connection or output.
     keep = filter_of(

@@ -10,13 +10,13 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiokafka_lite._settings import nearest
-from aiokafka_lite.cli.arguments import add_arguments, name_and_value, positive_seconds
+from aiokafka_lite.cli.arguments import Kind, Subparsers, add_arguments, new_parser
 from aiokafka_lite.cli.problems import CommandError, UsageError
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import ClientConfig
@@ -41,11 +41,15 @@ ENVIRONMENT: Final = "AIOKAFKA_LITE_"
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
 DEFAULT_TIMEOUT_S: Final = 20.0
 
-
-_BOOTSTRAP: Final = f"""
--b, --bootstrap HOST:PORT  bootstrap servers, separated by commas (default: {DEFAULT_BOOTSTRAP})
-"""
+_HELP: Final = """\
+Environment variables can replace the options for addresses, files, names and passwords:
+AIOKAFKA_LITE_BOOTSTRAP, AIOKAFKA_LITE_CONFIG, AIOKAFKA_LITE_PASSWORD … Options override
+environment variables, and environment variables override the properties file."""
 _ARGUMENTS: Final = f"""
+-b, --bootstrap HOST:PORT  bootstrap servers, separated by commas (default: {DEFAULT_BOOTSTRAP})
+--config, --command-config FILE
+  a file with client settings, in the properties format of Kafka's own tools
+-X NAME=VALUE ...  another client setting, by its name in Kafka (repeatable)
 --tls  use TLS, and trust the system's certificates
 --security-protocol NAME
   PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL (default: derived from the other options)
@@ -64,6 +68,8 @@ _ARGUMENTS: Final = f"""
 --timeout SECONDS
   the time limit for connecting and for each response (default: {DEFAULT_TIMEOUT_S:g})
 """
+# For a command whose own --config has other settings.
+_WITHOUT_CONFIG: Final = _ARGUMENTS.replace("--config, ", "")
 # The settings of options that environment variables can replace.
 _SETTINGS: Final = {
     "bootstrap": "bootstrap.servers",
@@ -77,36 +83,22 @@ _SETTINGS: Final = {
     "password": "sasl.password",
 }
 
-_HELP: Final = """\
-Environment variables can replace the options for addresses, files, names and passwords:
-AIOKAFKA_LITE_BOOTSTRAP, AIOKAFKA_LITE_CONFIG, AIOKAFKA_LITE_PASSWORD … Options override
-environment variables, and environment variables override the properties file."""
+
+def new_command(
+    subparsers: Subparsers,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    text: str,
+    **kinds: Kind,
+) -> argparse.ArgumentParser:
+    """Add a command as `new_parser` does, with the options of its connection."""
+    parser = new_parser(subparsers, name, run, text, **kinds)
+    add_options(parser, _ARGUMENTS if "\n--config " not in text else _WITHOUT_CONFIG)
+    return parser
 
 
-def add_options(
-    parser: argparse.ArgumentParser,
-    *,
-    settings_file: Sequence[str] = ("--config", "--command-config"),
-) -> None:
-    group = parser.add_argument_group("connection", _HELP)
-    add_arguments(group, _BOOTSTRAP)
-    group.add_argument(
-        *settings_file,
-        dest="config",
-        type=Path,
-        metavar="FILE",
-        help="a file with client settings, in the properties format of Kafka's own tools",
-    )
-    group.add_argument(
-        "-X",
-        dest="settings",
-        type=name_and_value,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="another client setting, by its name in Kafka (repeatable)",
-    )
-    add_arguments(group, _ARGUMENTS, timeout=positive_seconds)
+def add_options(parser: argparse.ArgumentParser, text: str = _ARGUMENTS) -> None:
+    add_arguments(parser.add_argument_group("connection", _HELP), text)
 
 
 class Connecting(NamedTuple):
@@ -227,14 +219,14 @@ def connecting(
 
 
 def _settings(options: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, str]:
-    file = options.config or environment.get(f"{ENVIRONMENT}CONFIG")
+    file = options.command_config or environment.get(f"{ENVIRONMENT}CONFIG")
     settings: dict[str, str] = {"request.timeout.ms": str(int(DEFAULT_TIMEOUT_S * 1000))}
     if file:
         _override(settings, _of_file(Path(file)))
     _override(settings, _of_environment(environment))
-    for name, _ in options.settings:
+    for name, _ in options.X:
         _check_name(name)
-    _override(settings, dict(options.settings))
+    _override(settings, dict(options.X))
     _override(settings, _of_options(options))
     settings.setdefault("bootstrap.servers", DEFAULT_BOOTSTRAP)
     has_login = "sasl.username" in settings
@@ -299,7 +291,7 @@ def _of_options(options: argparse.Namespace) -> dict[str, str]:
     given = {setting: getattr(options, name) for name, setting in _SETTINGS.items()}
     if options.timeout is not None:
         given["request.timeout.ms"] = str(max(1, int(options.timeout * 1000)))
-    return {setting: value for setting, value in given.items() if value is not None}
+    return {setting: str(value) for setting, value in given.items() if value is not None}
 
 
 def _of_environment(environment: Mapping[str, str]) -> dict[str, str]:

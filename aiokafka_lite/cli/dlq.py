@@ -19,31 +19,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from aiokafka_lite.cli import loops
-from aiokafka_lite.cli.arguments import (
-    AS_JSON,
-    Subparsers,
-    add_arguments,
-    name_and_value,
-    new_parser,
-    partition_numbers,
-    positive_int,
-)
+from aiokafka_lite.cli.arguments import AS_JSON, YES, Subparsers
 from aiokafka_lite.cli.asking import (
     FORMS,
     Found,
     TopicPosition,
-    add_from,
     ask_for_topic,
     find,
     partitions_of,
     place,
     why,
 )
-from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
+from aiokafka_lite.cli.connecting import Connecting, connecting, new_command
 from aiokafka_lite.cli.formats import escaped, time_text
 from aiokafka_lite.cli.output import (
     Row,
@@ -96,39 +86,64 @@ LONGEST_ERROR: Final = 120
 # A paced replay writes so often.
 PIECES_PER_S: Final = 10
 
+_TOPIC: Final = "TOPIC  the topic of dead letters"
+_PARTITION: Final = "-p, --partition N[,N-N…]  only these partitions of TOPIC, such as 0,4-7"
 _WHICH: Final = f"""
+which dead letters:
 --where NAME=PATTERN ...
   only dead letters with a field NAME that matches PATTERN (* matches any text, ? any character).
   The fields are {", ".join(FIELDS)}. Repeatable: all patterns must match
--p, --partition N[,N-N…]  only these partitions of TOPIC, such as 0,4-7
+--error PATTERN ...
+  short for --where error=PATTERN: the exception, with or without its module, or a share group's
+  message
+--topic, --original-topic PATTERN ...  short for --where topic=PATTERN: the topic of the record
+{_PARTITION}
+--from, --since WHERE  start at this position: {FORMS}
 """
-_SHORT: Final = {
-    ERROR: "the exception, with or without its module, or a share group's message",
-    "topic": "the topic of the record",
-}
-_TOPIC: Final = "TOPIC  the topic of dead letters"
-_LIST: Final = """\
+_LIST: Final = f"""
 Count the dead letters of a topic by their error and the topic of the record, with the times of the
-oldest and newest, the most attempts, and the place of the newest for `dlq show`."""
-_LIST_EXAMPLES: Final = """\
+oldest and newest, the most attempts, and the place of the newest for `dlq show`.
+
+arguments:
+{_TOPIC}
+{AS_JSON}
+{_WHICH}
 examples:
   aiokafka-lite dlq list dlq.orders --since 1h
   aiokafka-lite dlq list dlq.orders --error '*TimeoutError' --json
 """
-_SHOW: Final = "Show a dead letter: the failure, and the record's headers, key and value."
-_SHOW_EXAMPLES: Final = """\
+_SHOW: Final = f"""
+Show a dead letter: the failure, and the record's headers, key and value.
+
+arguments:
+{_TOPIC}
+PARTITION:OFFSET  the place of the record
+
 examples:
   aiokafka-lite dlq show dlq.orders 0:1234         partition 0, offset 1234, as dlq list prints it
 """
-_REPLAY: Final = """\
+_REPLAY: Final = f"""
 Write the dead letters of a topic to their original topics and partitions again. The headers that
 describe the failure are removed. The dead letters also stay in TOPIC. The command reads TOPIC from
 the beginning, or from --from, to its current end.
 
 Without --group, each run replays all dead letters again. With --group, a run continues after the
 previous one, and a crash may repeat some dead letters (at least once). With --transactional-id
-too, read_committed consumers see each dead letter exactly once."""
-_REPLAY_EXAMPLES: Final = """\
+too, read_committed consumers see each dead letter exactly once.
+
+arguments:
+{_TOPIC}
+--rate N  write at most N dead letters a second
+--transactional-id NAME
+  with --group: write dead letters and commit their offsets in transactions with this id. Consumers
+  with read_committed then see each dead letter once, even after a failed run
+--to TOPIC  write the dead letters to this topic, partitioned by key
+--dry-run  only print the records that would be written, one per line
+{_WHICH}-c, --limit, --count N  stop after N dead letters in all
+--group GROUP
+  start at the committed offsets of this group, and commit the offsets that are read. Later runs
+  with this group skip the dead letters of earlier runs, including dead letters that did not match
+
 examples:
   aiokafka-lite dlq replay dlq.orders --dry-run          show the dead letters and their targets
   aiokafka-lite dlq replay dlq.orders                    all dead letters, to their original topics
@@ -138,54 +153,32 @@ examples:
   aiokafka-lite dlq replay dlq.orders --group replay --transactional-id replay
                                                      new dead letters, each exactly once
 """
-_OF_REPLAY: Final = """
--c, --count, --limit N  stop after N dead letters in all
---group GROUP
-  start at the committed offsets of this group, and commit the offsets that are read. Later runs
-  with this group skip the dead letters of earlier runs, including dead letters that did not match
-"""
-_HOW: Final = """
---rate N  write at most N dead letters a second
---transactional-id NAME
-  with --group: write dead letters and commit their offsets in transactions with this id. Consumers
-  with read_committed then see each dead letter once, even after a failed run
---to TOPIC  write the dead letters to this topic, partitioned by key
---dry-run  only print the records that would be written, one per line
-"""
-_PURGE: Final = """\
+_PURGE: Final = f"""
 Delete the records of a topic of dead letters, from its beginning to --until, after a confirmation.
-The command first reads the records, and fails if some of them are not dead letters."""
-_PURGE_EXAMPLES: Final = """\
+The command first reads the records, and fails if some of them are not dead letters.
+
+arguments:
+{_TOPIC}
+--until WHERE  delete the records before this position: {FORMS}
+--all  delete all records up to the current end
+{_PARTITION}
+--force  do not read the records first, and also delete records that are not dead letters
+{YES}
+
 examples:
   aiokafka-lite dlq purge dlq.orders --until 7d           all that are older than a week
   aiokafka-lite dlq purge dlq.orders -p 0 --until 1234    offsets below 1234 of partition 0
   aiokafka-lite dlq purge dlq.orders --all --yes          all, without asking
-"""
-_OF_PURGE: Final = f"""
---until WHERE  delete the records before this position: {FORMS}
---all  delete all records up to the current end
--p, --partition N[,N-N…]  only these partitions of TOPIC, such as 0,4-7
---force  do not read the records first, and also delete records that are not dead letters
--y, --yes  delete without confirmation
 """
 
 
 def add_dlq_actions(subparsers: Subparsers) -> None:
     dlq = subparsers.add_parser("dlq", description="List, show, replay and purge dead letters.")
     actions = dlq.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = new_parser(actions, "list", run_list, _LIST, _LIST_EXAMPLES)
-    _add_which(listing)
-    add_arguments(listing, AS_JSON)
-    show = new_parser(actions, "show", run_show, _SHOW, _SHOW_EXAMPLES)
-    add_arguments(show, _TOPIC)
-    show.add_argument(
-        "at", type=_partition_and_offset, metavar="PARTITION:OFFSET", help="the place of the record"
-    )
+    new_command(actions, "list", run_list, _LIST, since=place)
+    new_command(actions, "show", run_show, _SHOW, offset=_partition_and_offset)
     add_replay(actions)
-    purge = new_parser(actions, "purge", run_purge, _PURGE, _PURGE_EXAMPLES)
-    add_arguments(purge, _TOPIC + _OF_PURGE, until=place, partition=partition_numbers)
-    for each in (listing, show, purge):
-        add_options(each)
+    new_command(actions, "purge", run_purge, _PURGE, until=place)
 
 
 # `dlq` has no list of its own.
@@ -194,32 +187,7 @@ add_dlq: Final = add_dlq_actions
 
 def add_replay(subparsers: Subparsers) -> None:
     """Add `dlq replay`, or its other name `replay`."""
-    parser = new_parser(subparsers, "replay", run_replay, _REPLAY, _REPLAY_EXAMPLES)
-    add_arguments(_add_which(parser), _OF_REPLAY, limit=positive_int)
-    add_arguments(parser, _HOW, rate=positive_int)
-    add_options(parser)
-
-
-def _add_which(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
-    add_arguments(parser, _TOPIC)
-    which = parser.add_argument_group("which dead letters")
-    add_arguments(which, _WHICH, where=name_and_value, partition=partition_numbers)
-    for name, meaning in _SHORT.items():
-        which.add_argument(
-            f"--{name}",
-            dest="where",
-            type=partial(_field, name),
-            action="append",
-            default=[],
-            metavar="PATTERN",
-            help=f"short for --where {name}=PATTERN: {meaning}",
-        )
-    add_from(which, "--since")
-    return which
-
-
-def _field(name: str, pattern: str) -> tuple[str, str]:
-    return name, pattern
+    new_command(subparsers, "replay", run_replay, _REPLAY, since=place)
 
 
 # --- Dead letters --------------------------------------------------------------------------
@@ -250,7 +218,8 @@ def _patterns(options: argparse.Namespace) -> list[tuple[str, str]]:
     for name, _ in options.where:
         if name not in FIELDS:
             raise UsageError(f"dead letters have no field {name}: use one of {', '.join(FIELDS)}")
-    return list(options.where)
+    topics = [("topic", each) for each in options.original_topic]
+    return [*options.where, *((ERROR, each) for each in options.error), *topics]
 
 
 def _matches(record: Record, death: Mapping[str, str], wanted: Sequence[tuple[str, str]]) -> bool:
@@ -372,7 +341,7 @@ def _offset_count(spans: Mapping[TopicPartition, Span]) -> int:
 
 def run_list(options: argparse.Namespace) -> int:
     kinds, where = _Kinds(_patterns(options)), connecting(options)
-    loops.run(_read(where, _spans(_find(options, where, start=options.start)), kinds.take))
+    loops.run(_read(where, _spans(_find(options, where, start=options.since)), kinds.take))
     print_rows(kinds.rows(), _COLUMNS, as_json=options.json)
     if kinds.others and not kinds.letters + kinds.unmatched:
         raise CommandError(
@@ -406,7 +375,7 @@ def _partition_and_offset(text: str) -> tuple[int, int]:
 
 
 def run_show(options: argparse.Namespace) -> int:
-    where, (partition, offset) = connecting(options), options.at
+    where, (partition, offset) = connecting(options), options.offset
     options.partition = (partition,)
     found, tp = _find(options, where), TopicPartition(options.topic, partition)
     begin, end = found.begins[tp], found.stops[tp]
@@ -460,7 +429,7 @@ class _Letter(NamedTuple):
 
 
 def run_replay(options: argparse.Namespace) -> int:
-    if options.group is not None and options.start is not None:
+    if options.group is not None and options.since is not None:
         raise UsageError("--from and --group both set the start: leave one out")
     if options.group is not None and options.dry_run:
         raise UsageError(
@@ -472,7 +441,7 @@ def run_replay(options: argparse.Namespace) -> int:
             "this group"
         )
     wanted, where = _patterns(options), connecting(options)
-    found, counts = _find(options, where, start=options.start), {}
+    found, counts = _find(options, where, start=options.since), {}
     if options.to is not None:
         with where.cluster() as cluster:
             counts[options.to] = len(ask_for_topic(cluster, options.to).partitions)

@@ -13,11 +13,7 @@ from aiokafka_lite.cli.arguments import (
     AS_JSON,
     NAMES_ONLY,
     Subparsers,
-    add_arguments,
-    add_patterns,
-    new_parser,
     partition_numbers,
-    positive_seconds,
 )
 from aiokafka_lite.cli.asking import (
     FORMS,
@@ -32,7 +28,7 @@ from aiokafka_lite.cli.asking import (
     unknown_names,
     why,
 )
-from aiokafka_lite.cli.connecting import add_options, connecting
+from aiokafka_lite.cli.connecting import connecting, new_command
 from aiokafka_lite.cli.output import (
     Row,
     columns,
@@ -241,31 +237,24 @@ _STATES: Final = (
 _OF_CONSUMERS: Final = ("consumer", "")
 
 
+_GROUPS: Final = f"""
+List consumer groups of the classic protocol and of KIP-848, with their states.
+
+arguments:
+[PATTERN ...]  only these groups (* matches any text, ? any character)
+--state STATE  only groups in this state: {", ".join(_STATES)}
+{NAMES_ONLY}
+{AS_JSON}
+
+examples:
+  aiokafka-lite groups                         all groups
+  aiokafka-lite groups 'orders-*' --json       matching groups, as JSON
+  aiokafka-lite groups --state Empty -q        only names of groups without members
+"""
+
+
 def add_groups(subparsers: Subparsers) -> None:
-    parser = new_parser(
-        subparsers,
-        "groups",
-        run_groups,
-        "List consumer groups of the classic protocol and of KIP-848, with their states.",
-        "examples:\n"
-        "  aiokafka-lite groups                         all groups\n"
-        "  aiokafka-lite groups 'orders-*' --json       matching groups, as JSON\n"
-        "  aiokafka-lite groups --state Empty -q        only names of groups without members\n",
-    )
-    add_patterns(parser, "groups")
-    add_arguments(
-        parser,
-        f"--state STATE  only groups in this state: {', '.join(_STATES)}\n{NAMES_ONLY}\n{AS_JSON}",
-        state=_a_state,
-    )
-    add_options(parser)
-
-
-def _a_state(text: str) -> str:
-    for state in _STATES:
-        if state.lower() == text.lower():
-            return state
-    raise argparse.ArgumentTypeError(f"{text!r} is not a state of a group: {', '.join(_STATES)}")
+    new_command(subparsers, "groups", run_groups, _GROUPS, state=_STATES)
 
 
 def run_groups(options: argparse.Namespace) -> int:
@@ -315,8 +304,6 @@ def _row(listed: GroupListing, described: GroupDescription | None) -> Row:
 
 
 # --- lag -------------------------------------------------------------------------------------
-DEFAULT_INTERVAL_S: Final = 2.0
-
 _LAG_COLUMNS: Final = columns(
     "topic, #partition, #committed, #end, #lag, client, host", lag=count_text
 )
@@ -344,33 +331,27 @@ class Lag(NamedTuple):
         return f"group {self.described.group_id}: {self.described.state}, {members}, {lag}"
 
 
+_LAG: Final = f"""
+Show the committed offset, the end of the log, the lag and the owner of each partition. Without a
+committed offset, the lag is unknown, because auto.offset.reset then determines where the group
+starts. The lag is negative if the committed offset is beyond the end of the log, because the topic
+was recreated or truncated. The group then starts according to auto.offset.reset.
+
+arguments:
+GROUP  the consumer group
+--topic TOPIC ...  only this topic
+-w, --watch [SECONDS=2]  show the lag again every SECONDS (default: 2), until Ctrl-C
+{AS_JSON}
+
+examples:
+  aiokafka-lite lag billing                    once
+  aiokafka-lite lag billing --watch            every two seconds, until Ctrl-C
+  aiokafka-lite lag billing --json | jq -s 'map(.lag) | add'
+"""
+
+
 def add_lag(subparsers: Subparsers) -> None:
-    parser = new_parser(
-        subparsers,
-        "lag",
-        run_lag,
-        "Show the committed offset, the end of the log, the lag and the owner of each "
-        "partition. Without a\ncommitted offset, the lag is unknown, because auto.offset.reset "
-        "then determines where the group\nstarts. The lag is negative if the committed offset is "
-        "beyond the end of the log, because the topic\nwas recreated or truncated. The group "
-        "then starts according to auto.offset.reset.",
-        "examples:\n"
-        "  aiokafka-lite lag billing                    once\n"
-        "  aiokafka-lite lag billing --watch            every two seconds, until Ctrl-C\n"
-        "  aiokafka-lite lag billing --json | jq -s 'map(.lag) | add'\n",
-    )
-    add_arguments(parser, "GROUP  the consumer group\n--topic TOPIC ...  only this topic")
-    parser.add_argument(
-        "-w",
-        "--watch",
-        nargs="?",
-        type=positive_seconds,
-        const=DEFAULT_INTERVAL_S,
-        metavar="SECONDS",
-        help=f"show the lag again every SECONDS (default: {DEFAULT_INTERVAL_S:g}), until Ctrl-C",
-    )
-    add_arguments(parser, AS_JSON)
-    add_options(parser)
+    new_command(subparsers, "lag", run_lag, _LAG)
 
 
 def run_lag(options: argparse.Namespace) -> int:
@@ -475,11 +456,20 @@ _RESET_COLUMNS: Final = columns(
     lag=count_text,
 )
 
-_DESCRIPTION: Final = """\
+_RESET: Final = f"""
 Change the committed offsets of a group. Its consumers then start at the new offsets. Without
 --execute, the changes are only shown. The command fails if the group has members, because members
-would overwrite the new offsets with their own positions. A group that does not exist is created."""
-_EXAMPLES: Final = """\
+would overwrite the new offsets with their own positions. A group that does not exist is created.
+
+arguments:
+GROUP  the consumer group
+--topic TOPIC[:N,N-N…] ...  this topic, or some of its partitions (repeatable)
+| --all-topics  all topics for which the group has committed offsets
+--to WHERE  the new position: {FORMS}
+| --by N  move the committed offsets by N, backwards if N is negative
+--execute  make the changes (default: only show them)
+{AS_JSON}
+
 examples:
   aiokafka-lite reset billing --topic orders --to 2h            show the changes
   aiokafka-lite reset billing --topic orders --to 2h --execute  make the changes
@@ -489,27 +479,15 @@ examples:
 """
 
 
-_WHICH: Final = """
---topic TOPIC[:N,N-N…] ...  this topic, or some of its partitions (repeatable)
---all-topics  all topics for which the group has committed offsets
-"""
-_WHERE: Final = f"""
---to WHERE  the new position: {FORMS}
---by N  move the committed offsets by N, backwards if N is negative
-"""
-
-
 def add_reset(subparsers: Subparsers) -> None:
-    parser = new_parser(subparsers, "reset", run_reset, _DESCRIPTION, _EXAMPLES)
-    add_arguments(parser, "GROUP  the consumer group")
-    add_arguments(parser.add_mutually_exclusive_group(required=True), _WHICH)
-    where = parser.add_mutually_exclusive_group(required=True)
-    add_arguments(where, _WHERE, to=place, by=int)
-    add_arguments(parser, f"--execute  make the changes (default: only show them)\n{AS_JSON}")
-    add_options(parser)
+    new_command(subparsers, "reset", run_reset, _RESET, to=place, by=int)
 
 
 def run_reset(options: argparse.Namespace) -> int:
+    if not (options.topic or options.all_topics):
+        raise UsageError("add either --topic TOPIC or --all-topics")
+    if options.to is None and options.by is None:
+        raise UsageError("add either --to WHERE or --by N")
     wanted = [_topic_and_partitions(each) for each in options.topic]
     with connecting(options).cluster() as cluster:
         cluster.look(None)

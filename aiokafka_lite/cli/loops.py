@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import importlib
 import importlib.util
@@ -19,15 +18,6 @@ T = TypeVar("T")
 class LoopKind(StrEnum):
     ASYNCIO = "asyncio"
     UVLOOP = "uvloop"
-
-
-def loop_kind(text: str) -> LoopKind:
-    try:
-        return LoopKind(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not an event loop: write {' or '.join(LoopKind)}"
-        ) from None
 
 
 def available_loops() -> list[LoopKind]:

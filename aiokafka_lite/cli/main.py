@@ -230,20 +230,23 @@ TIMEOUT_S: Final = 2.0
 ASKED: Final = "_ARGCOMPLETE"
 
 
+_COMPLETION: Final = """
+Print a shell script that completes commands, options, and names of topics and groups. The script
+reads the names from the cluster given on the command line, in the environment or in a properties
+file.
+
+arguments:
+SHELL  which shell
+
+examples:
+  eval "$(aiokafka-lite completion bash)"      in ~/.bashrc
+  eval "$(aiokafka-lite completion zsh)"       in ~/.zshrc, after compinit
+  aiokafka-lite completion fish | source       in config.fish
+"""
+
+
 def add_completion(subparsers: Subparsers) -> None:
-    parser = new_parser(
-        subparsers,
-        "completion",
-        print_script,
-        "Print a shell script that completes commands, options, and names of topics and "
-        "groups.\nThe script reads the names from the cluster given on the command line, in the "
-        "environment or in a properties file.",
-        "examples:\n"
-        '  eval "$(aiokafka-lite completion bash)"      in ~/.bashrc\n'
-        '  eval "$(aiokafka-lite completion zsh)"       in ~/.zshrc, after compinit\n'
-        "  aiokafka-lite completion fish | source       in config.fish\n",
-    )
-    parser.add_argument("shell", choices=SHELLS, help="which shell")
+    new_parser(subparsers, "completion", print_script, _COMPLETION, shell=SHELLS)
 
 
 def print_script(options: argparse.Namespace) -> int:

@@ -16,15 +16,9 @@ from typing import BinaryIO, Final
 
 from aiokafka_lite import producing
 from aiokafka_lite.cli import loops
-from aiokafka_lite.cli.arguments import (
-    Subparsers,
-    add_arguments,
-    name_and_value,
-    new_parser,
-    unescaped,
-)
+from aiokafka_lite.cli.arguments import Subparsers, unescaped
 from aiokafka_lite.cli.asking import ask_for_topic
-from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
+from aiokafka_lite.cli.connecting import Connecting, connecting, new_command
 from aiokafka_lite.cli.json_records import UTF8_MARK, parse_line
 from aiokafka_lite.cli.output import counted
 from aiokafka_lite.cli.problems import CommandError, LineProblem, UsageError, plain_text
@@ -33,20 +27,12 @@ from aiokafka_lite.producing.batch import Output
 from aiokafka_lite.producing.engine import BulkProducer
 from aiokafka_lite.records.codec import Codec
 
-_DESCRIPTION: Final = """\
+_PRODUCE: Final = r"""
 Produce records from the standard input, one per line. Each record is written once and in order,
 even if brokers fail. A key selects the same partition as in Java's producer. For records without a
-key, the partition changes after each batch."""
-_EXAMPLES: Final = """\
-examples:
-  echo hello | aiokafka-lite produce greetings
-  aiokafka-lite produce orders -K: < orders.txt       key:value in each line
-  aiokafka-lite produce orders --key 42 --header trace=a1 < order.json -d '\\0'
-  aiokafka-lite cat orders --json -b prod:9092 | aiokafka-lite produce orders --json
-"""
+key, the partition changes after each batch.
 
-
-_ARGUMENTS: Final = r"""
+arguments:
 TOPIC  the topic, which must exist
 -K, --key-separator TEXT  the text between key and value in a line
 --key TEXT  the key of every record
@@ -58,15 +44,19 @@ TOPIC  the topic, which must exist
 --null TEXT  write null instead of a key or value that equals this text
 -d, --delimiter TEXT  the text between records, such as '\0' (default: '\n')
 -z, --compression  compress batches (default: %(default)s)
+
+examples:
+  echo hello | aiokafka-lite produce greetings
+  aiokafka-lite produce orders -K: < orders.txt       key:value in each line
+  aiokafka-lite produce orders --key 42 --header trace=a1 < order.json -d '\0'
+  aiokafka-lite cat orders --json -b prod:9092 | aiokafka-lite produce orders --json
 """
 
 
 def add_produce(subparsers: Subparsers) -> None:
-    parser = new_parser(subparsers, "produce", run, _DESCRIPTION, _EXAMPLES)
     codecs = tuple(codec.name.lower() for codec in Codec)
-    add_arguments(parser, _ARGUMENTS, header=name_and_value, partition=int, compression=codecs)
+    parser = new_command(subparsers, "produce", run, _PRODUCE, partition=int, compression=codecs)
     parser.set_defaults(delimiter="\\n", compression="none")
-    add_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:

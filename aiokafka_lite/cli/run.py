@@ -16,15 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from aiokafka_lite._chance import UNSEEDED
 from aiokafka_lite._settings import nearest
 from aiokafka_lite.cli import loops
-from aiokafka_lite.cli.arguments import (
-    Subparsers,
-    add_arguments,
-    host_and_port,
-    new_parser,
-    positive_int,
-    positive_seconds,
-)
-from aiokafka_lite.cli.connecting import add_options, connecting
+from aiokafka_lite.cli.arguments import Subparsers, host_and_port
+from aiokafka_lite.cli.connecting import connecting, new_command
 from aiokafka_lite.cli.problems import CommandError, Interrupted, MissingExtraError, UsageError
 from aiokafka_lite.errors import KafkaError
 
@@ -38,11 +31,16 @@ log = logging.getLogger(__name__)
 LEVELS: Final = ("debug", "info", "warning", "error")
 FORMAT: Final = "%(levelname)s %(name)s: %(message)s"
 
-_HANDLER: Final = (
-    "the handler: an async function of a record, a dict of them by topic, or a Router. The module "
-    "is searched in the current directory, too"
-)
-_OPTIONS: Final = """
+_RUN: Final = """
+Call a handler for every record of topics, with retries and dead letters, until SIGTERM or Ctrl-C.
+Then no further records are processed, running handlers may finish, and offsets are committed. A
+second signal cancels the handlers.
+
+arguments:
+MODULE:HANDLER
+  the handler: an async function of a record, a dict of them by topic, or a Router. The module is
+  searched in the current directory, too
+[TOPIC ...]  topics (default: those of a dict or Router)
 -g, --group GROUP  the group that commits the offsets of finished records
 --start WHERE
   where the group starts without committed offsets: earliest or latest (default: %(default)s)
@@ -67,42 +65,27 @@ _OPTIONS: Final = """
 --progress  show the progress, if the standard error is a terminal (only with one process)
 --log-level LEVEL  debug, info, warning or error (default: %(default)s)
 --loop NAME  the event loop to run on: asyncio or uvloop (default: %(default)s)
+
+examples:
+  aiokafka-lite run billing:handle orders --group billing
+  aiokafka-lite run billing:handle orders -g billing --processes 4 --retry 5 --dead-letter dlq
+  aiokafka-lite run billing:router -g backfill --until end
 """
 
 
 def add_run(subparsers: Subparsers) -> None:
-    parser = new_parser(
+    parser = new_command(
         subparsers,
         "run",
         run,
-        "Call a handler for every record of topics, with retries and dead letters, until SIGTERM "
-        "or Ctrl-C.\nThen no further records are processed, running handlers may finish, and "
-        "offsets are committed. A second\nsignal cancels the handlers.",
-        "examples:\n"
-        "  aiokafka-lite run billing:handle orders --group billing\n"
-        "  aiokafka-lite run billing:handle orders -g billing --processes 4 --retry 5 "
-        "--dead-letter dlq\n"
-        "  aiokafka-lite run billing:router -g backfill --until end\n",
-    )
-    parser.add_argument("handler", metavar="MODULE:HANDLER", help=_HANDLER)
-    parser.add_argument(
-        "topics", nargs="*", metavar="TOPIC", help="topics (default: those of a dict or Router)"
-    )
-    add_arguments(
-        parser,
-        _OPTIONS,
+        _RUN,
         start=("earliest", "latest"),
         isolation_level=("read_uncommitted", "read_committed"),
-        concurrency=positive_int,
         order=("key", "partition", "none"),
-        batch_size=positive_int,
-        handler_timeout=positive_seconds,
-        retry=positive_int,
         until=("end",),
-        processes=positive_int,
         web=host_and_port,
         log_level=LEVELS,
-        loop=loops.loop_kind,
+        loop=loops.LoopKind,
     )
     parser.set_defaults(
         later="topics",
@@ -116,7 +99,6 @@ def add_run(subparsers: Subparsers) -> None:
         log_level="info",
         loop=loops.LoopKind.ASYNCIO,
     )
-    add_options(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -16,11 +16,8 @@ from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.arguments import (
     AS_JSON,
     NAMES_ONLY,
+    YES,
     Subparsers,
-    add_arguments,
-    add_patterns,
-    name_and_value,
-    new_parser,
     positive_int16,
     positive_int32,
 )
@@ -35,7 +32,7 @@ from aiokafka_lite.cli.asking import (
     unknown_names,
     why,
 )
-from aiokafka_lite.cli.connecting import Connecting, add_options, connecting
+from aiokafka_lite.cli.connecting import Connecting, connecting, new_command
 from aiokafka_lite.cli.output import (
     Row,
     check_confirmable,
@@ -98,48 +95,50 @@ _RECORDS_NOTE: Final = """\
 The number of records is computed as the end offset minus the begin offset. Compacted topics and
 topics with transactions have fewer records than this number. Sizes are the sizes of the leaders'
 logs on disk."""
+_TOPICS: Final = f"""
+List the topics of a cluster. `topics create`, `topics delete` and `topics config` change topics
+and have their own --help.
 
+{_RECORDS_NOTE}
 
-def add_topics(subparsers: Subparsers) -> None:
-    parser = new_parser(
-        subparsers,
-        "topics",
-        run_topics,
-        "List the topics of a cluster. `topics create`, `topics delete` and `topics config` "
-        f"change topics\nand have their own --help.\n\n{_RECORDS_NOTE}",
-        "examples:\n"
-        "  aiokafka-lite topics                      all topics except Kafka's internal topics\n"
-        "  aiokafka-lite topics 'orders-*' --json    matching topics, as JSON\n"
-        "  aiokafka-lite topics -q                   only the names\n",
-    )
-    add_patterns(parser, "topics")
-    add_arguments(parser, f"--internal  also show Kafka's internal topics\n{NAMES_ONLY}\n{AS_JSON}")
-    add_options(parser)
+arguments:
+[PATTERN ...]  only these topics (* matches any text, ? any character)
+--internal  also show Kafka's internal topics
+{NAMES_ONLY}
+{AS_JSON}
 
+examples:
+  aiokafka-lite topics                      all topics except Kafka's internal topics
+  aiokafka-lite topics 'orders-*' --json    matching topics, as JSON
+  aiokafka-lite topics -q                   only the names
+"""
+_DESCRIBE: Final = f"""
+Show a topic's partitions, leaders, replicas, offsets and settings. Also show the rates and the
+largest record of the last minute, or since the position of --since.
 
-def add_describe(subparsers: Subparsers) -> None:
-    parser = new_parser(
-        subparsers,
-        "describe",
-        run_describe,
-        "Show a topic's partitions, leaders, replicas, offsets and settings. Also show the rates "
-        "and the\nlargest record of the last minute, or since the position of "
-        f"--since.\n\n{_RECORDS_NOTE}",
-        "examples:\n"
-        "  aiokafka-lite describe orders\n"
-        "  aiokafka-lite describe orders --json | jq .configs\n"
-        "  aiokafka-lite describe orders --since 1h        rates and largest record of an hour\n"
-        "  aiokafka-lite describe orders --since earliest  rates and largest record of the topic\n",
-    )
-    add_arguments(parser, f"TOPIC ...  the topics to show\n{_SINCE}{AS_JSON}", since=place)
-    add_options(parser)
+{_RECORDS_NOTE}
 
-
-_SINCE: Final = f"""\
+arguments:
+TOPIC ...  the topics to show
 --since WHERE
   compute the rates and the largest record from all records since this position (default:
   {DEFAULT_SINCE}, but at most 64 MiB): {FORMS}
+{AS_JSON}
+
+examples:
+  aiokafka-lite describe orders
+  aiokafka-lite describe orders --json | jq .configs
+  aiokafka-lite describe orders --since 1h        rates and largest record of an hour
+  aiokafka-lite describe orders --since earliest  rates and largest record of the topic
 """
+
+
+def add_topics(subparsers: Subparsers) -> None:
+    new_command(subparsers, "topics", run_topics, _TOPICS)
+
+
+def add_describe(subparsers: Subparsers) -> None:
+    new_command(subparsers, "describe", run_describe, _DESCRIBE, since=place)
 
 
 # --- topics --------------------------------------------------------------------------------
@@ -469,85 +468,59 @@ SPREAD_TIMEOUT_S: Final = 2.0
 _COLUMNS: Final = columns("topic, name: setting, value, source: set in, default")
 
 
-def add_topics_actions(subparsers: Subparsers) -> None:
-    """Add the command `topics` with the actions that change topics, without the list."""
-    topics = subparsers.add_parser("topics", description="Create, delete and configure topics.")
-    actions = topics.add_subparsers(dest="action", metavar="ACTION", required=True)
-    _add_create(actions)
-    _add_delete(actions)
-    _add_config(actions)
-
-
 _CREATE: Final = """
+Create topics, and wait until their partitions have leaders.
+
+arguments:
 NAME ...  the topics to create
 -p, --partitions N  the number of partitions of each topic (default: the cluster's num.partitions)
 -r, --replication N
   the number of replicas of each partition (default: the cluster's default.replication.factor)
+--config NAME=VALUE ...  a setting of the topics (repeatable)
+
+examples:
+  aiokafka-lite topics create orders                with the cluster's num.partitions
+  aiokafka-lite topics create orders payments --partitions 12 --replication 3
+  aiokafka-lite topics create users --config cleanup.policy=compact
 """
+_DELETE: Final = f"""
+Delete topics with all their records, after a confirmation.
 
+arguments:
+TOPIC ...  the topics to delete
+{YES}
 
-def _add_create(actions: Subparsers) -> None:
-    parser = new_parser(
-        actions,
-        "create",
-        run_create,
-        "Create topics, and wait until their partitions have leaders.",
-        "examples:\n"
-        "  aiokafka-lite topics create orders                with the cluster's num.partitions\n"
-        "  aiokafka-lite topics create orders payments --partitions 12 --replication 3\n"
-        "  aiokafka-lite topics create users --config cleanup.policy=compact\n",
-    )
-    add_arguments(parser, _CREATE, partitions=positive_int32, replication=positive_int16)
-    add_options(parser, settings_file=["--command-config"])
-    parser.add_argument(
-        "--config",
-        dest="topic_settings",
-        type=name_and_value,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting of the topics (repeatable)",
-    )
-
-
-def _add_delete(actions: Subparsers) -> None:
-    parser = new_parser(
-        actions,
-        "delete",
-        run_delete,
-        "Delete topics with all their records, after a confirmation.",
-        "examples:\n"
-        "  aiokafka-lite topics delete orders.old\n"
-        "  aiokafka-lite topics delete orders.old payments.old --yes     without asking\n",
-    )
-    add_arguments(parser, "TOPIC ...  the topics to delete\n-y, --yes  delete without confirmation")
-    add_options(parser)
-
-
+examples:
+  aiokafka-lite topics delete orders.old
+  aiokafka-lite topics delete orders.old payments.old --yes     without asking
+"""
 _CONFIG: Final = f"""
+Show the settings of topics, or change settings. Without --every, only settings that differ from
+the defaults are shown. The changes of one topic succeed or fail together.
+
+arguments:
 TOPIC ...  the topics
 --set NAME=VALUE ...  a setting to change (repeatable)
 --unset NAME ...  a setting to remove, so that the cluster's value applies (repeatable)
 --every  also show settings that have their default values
 {AS_JSON}
+
+examples:
+  aiokafka-lite topics config orders                        non-default settings
+  aiokafka-lite topics config orders --every --json         all settings, as JSON
+  aiokafka-lite topics config orders --set retention.ms=86400000
+  aiokafka-lite topics config orders --unset retention.ms   use the cluster's value
 """
 
 
-def _add_config(actions: Subparsers) -> None:
-    parser = new_parser(
-        actions,
-        "config",
-        run_config,
-        "Show the settings of topics, or change settings. Without --every, only settings that "
-        "differ from\nthe defaults are shown. The changes of one topic succeed or fail together.",
-        "examples:\n"
-        "  aiokafka-lite topics config orders                        non-default settings\n"
-        "  aiokafka-lite topics config orders --every --json         all settings, as JSON\n"
-        "  aiokafka-lite topics config orders --set retention.ms=86400000\n"
-        "  aiokafka-lite topics config orders --unset retention.ms   use the cluster's value\n",
-    )
-    add_arguments(parser, _CONFIG, set=name_and_value)
-    add_options(parser)
+def add_topics_actions(subparsers: Subparsers) -> None:
+    """Add the command `topics` with the actions that change topics, without the list."""
+    topics = subparsers.add_parser("topics", description="Create, delete and configure topics.")
+    actions = topics.add_subparsers(dest="action", metavar="ACTION", required=True)
+    sizes = {"partitions": positive_int32, "replication": positive_int16}
+    new_command(actions, "create", run_create, _CREATE, **sizes)
+    new_command(actions, "delete", run_delete, _DELETE)
+    new_command(actions, "config", run_config, _CONFIG)
 
 
 # --- create --------------------------------------------------------------------------------
@@ -559,8 +532,7 @@ def run_create(options: argparse.Namespace) -> int:
             num_partitions=options.partitions or BY_DEFAULT,
             replication_factor=options.replication or BY_DEFAULT,
             configs=[
-                CreatableTopicConfig(name=setting, value=value)
-                for setting, value in options.topic_settings
+                CreatableTopicConfig(name=setting, value=value) for setting, value in options.config
             ],
         )
         for name in names

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiokafka_lite.cli.arguments import positive_int, positive_seconds
-from aiokafka_lite.cli.loops import LoopKind, loop_kind
+from aiokafka_lite.cli.loops import LoopKind
 from aiokafka_lite.cli.loops import run as run_on_loop
 from aiokafka_lite.cli.main import decoder_note
 from aiokafka_lite.cli.problems import MissingExtraError
@@ -40,7 +40,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--keep", action="store_true", help="keep the embedded broker running until Ctrl-C"
     )
-    parser.add_argument("--loop", type=loop_kind, choices=list(LoopKind), default=LoopKind.ASYNCIO)
+    parser.add_argument("--loop", type=LoopKind, choices=list(LoopKind), default=LoopKind.ASYNCIO)
     parser.add_argument("--topic", default="flights", help="default: flights")
     parser.add_argument(
         "--partitions", type=positive_int, default=4, metavar="N", help="default: 4"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 import pytest
 
@@ -44,23 +45,52 @@ def test_good_numbers_are_parsed() -> None:
     assert arguments.positive_seconds("0.5") == 0.5
 
 
-def test_arguments_are_declared_as_help_shows_them() -> None:
-    parser = argparse.ArgumentParser(prog="p", usage="p")
+def test_commands_are_declared_as_help_shows_them() -> None:
+    subparsers = argparse.ArgumentParser(prog="p").add_subparsers()
     text = """
-TOPIC ...  the topics
+Do something.
+
+And more.
+
+arguments:
+FIRST  the first
+[TOPIC ...]  the topics
 -k, --keys  with
   keys
---header NAME=REGEX ...  of a header
+--watch [SECONDS=2]  again
+
+in which format:
+--header, --only NAME=VALUE ...  of a header
 --format  one of two
+| --none  no format
+
+examples:
+  p do x
 """
-    arguments.add_arguments(parser, text, header=arguments.name_and_value, format=("text", "json"))
-    given = "a b -k --header x=1 --header y=2 --format json"
+
+    def run(options: argparse.Namespace) -> int:
+        return 0
+
+    parser = arguments.new_parser(subparsers, "do", run, text, format=("text", "json"))
+    given = "a b c -k --only x=1 --header y=2 --watch --format JSON"
     assert vars(parser.parse_args(given.split())) == {
-        "topics": ["a", "b"],
+        "first": "a",
+        "topics": ["b", "c"],
         "keys": True,
-        "header": [("x", "1"), ("y", "2")],
+        "watch": 2.0,
+        "only": [("x", "1"), ("y", "2")],
         "format": "json",
+        "none": False,
+        "run": run,
     }
-    assert "-k, --keys            with keys\n" in parser.format_help()
+    assert parser.parse_args(["a", "--watch", "3"]).watch == 3.0
+    shown = parser.format_help()
+    assert "Do something.\n\nAnd more.\n\npositional arguments:\n" in shown
+    assert re.search("  -k, --keys +with keys\n", shown)
+    assert "\nin which format:\n  --header" in shown
+    assert shown.endswith("\n\nexamples:\n  p do x\n")
+    for wrong in (["a", "--format", "x"], ["a", "--format", "text", "--none"]):
+        with pytest.raises(SystemExit):
+            parser.parse_args(wrong)
     with pytest.raises(TypeError, match="there are no arguments key"):
-        arguments.add_arguments(parser, "--keep  a flag", key=int)
+        arguments.new_parser(subparsers, "keep", run, text, format=("text",), key=int)

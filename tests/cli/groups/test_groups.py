@@ -173,7 +173,7 @@ async def test_groups_are_listed_with_their_states(
     assert (ended.code, ended.out, ended.errors) == (0, b"", "no groups\n")
     ended = await cli("groups", group, "--state", "typo", *where)
     assert (ended.code, ended.out) == (2, b"")
-    assert "'typo' is not a state of a group: Stable, Empty," in ended.errors
+    assert "argument --state: invalid choice: 'typo' (choose from Stable, Empty," in ended.errors
 
 
 async def test_group_of_the_newer_protocol_is_seen_too(
