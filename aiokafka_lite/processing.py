@@ -75,28 +75,16 @@ NewProducer = Callable[[], AIOKafkaProducer]
 
 
 class PlainWriter:
-    """Writes each letter on its own. A given producer stays started."""
+    """Writes each letter on its own."""
 
-    def __init__(self, make: NewProducer, given: AIOKafkaProducer | None) -> None:
-        self._producer = make() if given is None else given
-        self._is_own = given is None
-
-    async def open(self) -> None:
-        if self._is_own:
-            await self._producer.start()
+    def __init__(self, producer: AIOKafkaProducer) -> None:
+        self._producer = producer
 
     async def count_partitions(self, topic: str) -> int:
         return await self._producer.count_partitions(topic, LONGEST_LOOK_S)
 
     async def write(self, dead: DeadRecord, letter: Output) -> None:
         await self._producer.send_and_wait(**letter._asdict())
-
-    def shared(self) -> PlainWriter:
-        return PlainWriter(lambda: self._producer, self._producer)
-
-    async def close(self) -> None:
-        if self._is_own:
-            await self._producer.stop()
 
 
 class OwnProducer(GivenProducer):
@@ -124,15 +112,10 @@ class OwnProducer(GivenProducer):
 
 
 class OutboxWriter:
-    """Writes letters with their records' offsets in an outbox, and opens its own (`is_own`)."""
+    """Writes letters with their records' offsets in an outbox."""
 
-    def __init__(self, outbox: Outbox, *, is_own: bool) -> None:
+    def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
-        self._is_own = is_own
-
-    async def open(self) -> None:
-        if self._is_own:
-            await self._outbox.open()
 
     async def count_partitions(self, topic: str) -> int:
         return await (await self._outbox.lease()).count_partitions(topic, LONGEST_LOOK_S)
@@ -144,13 +127,6 @@ class OutboxWriter:
                 "processes"
             )
         await self._outbox.deliver(dead.job, letter._replace(timestamp_ms=wall_ms()))
-
-    def shared(self) -> OutboxWriter:
-        return OutboxWriter(self._outbox, is_own=False)
-
-    async def close(self) -> None:
-        if self._is_own:
-            await self._outbox.close()
 
 
 # What an error says may have whole records in it.
@@ -263,18 +239,31 @@ class DeadLetters:
                 f"another run() uses {self!r}: create one DeadLetters object per run()"
             )
         self._group_id = run.arguments.group_id or ""
-        writer = self._new_writer(run)
-        await writer.open()
-        self._writer = writer
-        if self._given is None and run.outbox is None:
-            run.writers.setdefault(self._transactional_id, writer)
+        writer = await self._writer_for(run)
         try:
-            self._partition_count = await self._count_partitions(writer)
-        except BaseException:
-            await self.close()
-            raise
+            self._partition_count = await writer.count_partitions(self.topic)
+        except UnknownTopicOrPartitionError as error:
+            raise UnknownTopicOrPartitionError(
+                f"no topic {self.topic!r} for {self._contents} was found: create it first"
+            ) from error
+        self._writer = writer
 
-    def _new_writer(self, context: RunContext) -> LetterWriter:
+    async def _writer_for(self, run: RunContext) -> LetterWriter:
+        if run.outbox is not None:
+            if self._transactional_id is not None or self._given is not None:
+                raise IllegalStateError(
+                    "run(transactions=…) writes dead letters in its own transactions: leave out "
+                    "`transactional_id` and `producer` of DeadLetters"
+                )
+            return OutboxWriter(run.outbox)
+        if self._given is not None:
+            return PlainWriter(self._given)
+        if (writer := run.writers.get(self._transactional_id)) is None:
+            writer = run.writers[self._transactional_id] = await self._new_writer(run)
+        return writer
+
+    async def _new_writer(self, run: RunContext) -> LetterWriter:
+        """Return a writer with a producer that is created for the run, and stopped at its end."""
         # A topic that is made by the way has whatever partitions and retention.
         make = partial(
             AIOKafkaProducer,
@@ -282,51 +271,33 @@ class DeadLetters:
             transaction_timeout_ms=self._transaction_timeout_ms,
             max_request_size=NO_LIMIT,
             buffer_memory=NO_LIMIT,
-            **(context.arguments.of_every_client() | {"allow_auto_create_topics": False}),
+            **(run.arguments.of_every_client() | {"allow_auto_create_topics": False}),
         )
-        if context.outbox is not None:
-            if self._transactional_id is not None or self._given is not None:
-                raise IllegalStateError(
-                    "run(transactions=…) writes dead letters in its own transactions: leave out "
-                    "`transactional_id` and `producer` of DeadLetters"
-                )
-            return OutboxWriter(context.outbox, is_own=False)
-        if self._given is not None:
-            return PlainWriter(make, self._given)
-        if (writer := context.writers.get(self._transactional_id)) is not None:
-            return writer.shared()
         if self._transactional_id is None:
-            return PlainWriter(make, None)
-        if (other := transactional_id_of(context)) is not None:
+            producer = make()
+            await producer.start()
+            run.stack.push_async_callback(producer.stop)
+            return PlainWriter(producer)
+        if (other := transactional_id_of(run)) is not None:
             raise IllegalStateError(
                 "all dead letters of one run() that have a transactional_id share one producer: "
                 f"give {self!r} the transactional_id {other!r}, too"
             )
-        if context.offsets is None:
+        if run.offsets is None:
             raise IllegalStateError(
                 "with a transactional_id, the producer of the dead letters commits the consumer's "
                 "offsets in its transactions: the consumer needs a group_id and "
                 "enable_auto_commit=True"
             )
-        outbox = Outbox(
-            OwnProducer(make), context.offsets, context.run, context.chance, is_of_letters=True
-        )
-        context.run.watch(outbox)
-        return OutboxWriter(outbox, is_own=True)
-
-    async def _count_partitions(self, writer: LetterWriter) -> int:
-        try:
-            return await writer.count_partitions(self.topic)
-        except UnknownTopicOrPartitionError as error:
-            raise UnknownTopicOrPartitionError(
-                f"no topic {self.topic!r} for {self._contents} was found: create it first"
-            ) from error
+        outbox = Outbox(OwnProducer(make), run.offsets, run.run, run.chance)
+        run.run.watch(outbox)
+        await outbox.open()
+        run.stack.push_async_callback(outbox.close)
+        return OutboxWriter(outbox)
 
     async def close(self) -> None:
-        """Stop writing, and stop a created producer."""
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            await writer.close()
+        """Stop writing."""
+        self._writer = None
 
     async def __call__(self, dead: DeadRecord) -> None:
         """Write a record, and wait for its acknowledgement, or the commit of its transaction.

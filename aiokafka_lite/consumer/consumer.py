@@ -984,17 +984,14 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self, settings: Handling, run: Run, outbox: Outbox | None, stack: AsyncExitStack
     ) -> None:
         """Keep serialised keys and values for dead letters and delayed records."""
-        from aiokafka_lite.consumer.processing.handling import DeadLetterKeeper, RunContext
+        from aiokafka_lite.consumer.processing.handling import RunContext
 
         commits = self._group_id is not None and self._config.enable_auto_commit
         offsets = self._engine.in_transactions() if commits else None
-        context = RunContext(self._config, offsets, run, outbox, {}, self._chance)
-        if isinstance(settings.dead_letter, DeadLetterKeeper):
-            await settings.dead_letter.open(context)
-            stack.push_async_callback(settings.dead_letter.close)
-        if settings.delays is not None:  # they share the producer
-            await settings.delays.open(context)
-            stack.push_async_callback(settings.delays.close)
+        context = RunContext(self._config, offsets, run, outbox, {}, stack, self._chance)
+        for keeper in settings.keepers:
+            await keeper.open(context)
+            stack.push_async_callback(keeper.close)
         if self._delivery.has_deserializers:
             self._delivery.keeps_serialized = True
             stack.callback(setattr, self._delivery, "keeps_serialized", False)

@@ -1302,11 +1302,10 @@ _SEAMS: Final = (
         (
             _edit(
                 "processing",
-                "        if self._transactional_id is None:\n"
-                "            return PlainWriter(make, None)\n",
-                "        if context.outbox is None:\n"
+                "        if self._transactional_id is None:\n            producer = make()\n",
+                "        if run.outbox is None:\n"
                 '            make.keywords.pop("transactional_id")\n'
-                "            return PlainWriter(make, None)\n",
+                "            producer = make()\n",
             ),
         ),
         ways=("letters in transactions",),

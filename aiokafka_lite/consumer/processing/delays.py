@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from aiokafka_lite._virtual import wall_ms
@@ -25,7 +24,7 @@ from aiokafka_lite.errors import MessageSizeTooLargeError, RecordListTooLargeErr
 from aiokafka_lite.structs import ConsumerRecord
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.processing.handling import DeadLetterKeeper, Retry, RunContext
+    from aiokafka_lite.consumer.processing.handling import DeadLetterKeeper, Retry
 
 AnyRecord: TypeAlias = ConsumerRecord[Any, Any]
 
@@ -42,32 +41,21 @@ class Delays:
         self, retry: Retry, writers: Mapping[str, DeadLetterKeeper], group_id: str
     ) -> None:
         self._retry = retry
-        self._writers = writers
+        self.writers: Final = writers
         self._group_id = group_id
         self._topics: Sequence[str] = retry.delay_topics
         self._delays_s = dict(zip(retry.delay_topics, retry.delays))  # noqa: B905 -- as many
-        self._opened = AsyncExitStack()
         self.names: Final = frozenset(self._delays_s)
-
-    async def open(self, run: RunContext) -> None:
-        async with AsyncExitStack() as stack:
-            for writer in self._writers.values():
-                await writer.open(run)
-                stack.push_async_callback(writer.close)
-            self._opened = stack.pop_all()
-
-    async def close(self) -> None:
-        await self._opened.aclose()
 
     def writer_for(self, error: BaseException, job: Job) -> DeadLetterKeeper | None:
         """Return what delays a failed record. None: it is not delayed (again)."""
         count = 0 if job.origin is None else job.origin.delay_count
         if count >= len(self._topics) or not self._retry.may_delay(error):
             return None
-        return self._writers[self._topics[count]]
+        return self.writers[self._topics[count]]
 
     def is_writer(self, target: object) -> bool:
-        return any(target is writer for writer in self._writers.values())
+        return any(target is writer for writer in self.writers.values())
 
     def cannot_have(self, job: Job, failure: BaseException) -> bool:
         """Whether a record is too large for the delay topic that it would wait in."""

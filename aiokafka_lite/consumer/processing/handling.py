@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import (
@@ -256,16 +257,9 @@ ByError: TypeAlias = Mapping[type[Any], DeadLetter | str]
 class LetterWriter(Protocol):
     """Writes dead letters with one producer."""
 
-    async def open(self) -> None: ...
-
     async def count_partitions(self, topic: str) -> int: ...
 
     async def write(self, dead: DeadRecord, letter: Output) -> None: ...
-
-    def shared(self) -> LetterWriter:
-        """Return another one with the same producer, which this one closes."""
-
-    async def close(self) -> None: ...
 
 
 class RunContext(NamedTuple):
@@ -277,6 +271,8 @@ class RunContext(NamedTuple):
     outbox: Outbox | None
     # The created producers by transactional id: at most one, and one without.
     writers: dict[str | None, LetterWriter]
+    # Stops them at the end of the run.
+    stack: AsyncExitStack
     chance: Chance = UNSEEDED
 
 
@@ -308,7 +304,10 @@ class LettersByError:
 
     def __init__(self, by_class: Mapping[type[BaseException], DeadLetter]) -> None:
         self._by_class = by_class
-        self._opened: list[DeadLetterKeeper] = []
+
+    @property
+    def all(self) -> Iterable[DeadLetter]:
+        return dict.fromkeys(self._by_class.values())
 
     def of(self, error: BaseException) -> DeadLetter | None:
         """Return the most specific class's. A group is of a class if all its exceptions are."""
@@ -318,26 +317,6 @@ class LettersByError:
             if kind in self._by_class and _is_all(error, kind):
                 return self._by_class[kind]
         return None
-
-    async def open(self, run: RunContext) -> None:
-        """Open each, as `DeadLetters.open` does. Those with a transactional_id share a producer."""
-        for each in dict.fromkeys(self._by_class.values()):
-            if isinstance(each, DeadLetterKeeper):
-                try:
-                    await each.open(run)
-                except BaseException:
-                    await self.close()
-                    raise
-                self._opened.append(each)
-
-    async def close(self) -> None:
-        while self._opened:
-            await self._opened.pop().close()
-
-    async def __call__(self, dead: DeadRecord) -> None:
-        target = self.of(dead.error)
-        assert target is not None  # noqa: S101 -- otherwise `run` has raised the error
-        await target(dead)
 
 
 def check_producer(name: str, producer: object) -> None:
@@ -362,7 +341,7 @@ def delays_of(retry: Retry, group_id: str | None) -> Delays | None:
     return Delays(retry, {name: new_topic(name) for name in retry.delay_topics}, group_id or "")
 
 
-def dead_letter_of(dead_letter: object) -> DeadLetter | None:
+def dead_letter_of(dead_letter: object) -> DeadLetter | LettersByError | None:
     if dead_letter is None:
         return None
     if isinstance(dead_letter, Mapping):
@@ -418,7 +397,7 @@ class Handling:
     batch_size: int | None
     max_uncommitted: int
     retry: Retry
-    dead_letter: DeadLetter | None
+    dead_letter: DeadLetter | LettersByError | None
     breaker: CircuitBreaker | None
     timeout_s: float | None = None
     batch_wait_ms: float = 0
@@ -436,6 +415,14 @@ class Handling:
             return delay
         given = self.dead_letter
         return given.of(error) if isinstance(given, LettersByError) else given
+
+    @property
+    def keepers(self) -> list[DeadLetterKeeper]:
+        """What a run opens: the dead letters, then the delay topics, which share a producer."""
+        given = self.dead_letter
+        letters = given.all if isinstance(given, LettersByError) else (given,)
+        delays = () if self.delays is None else self.delays.writers.values()
+        return [each for each in (*letters, *delays) if isinstance(each, DeadLetterKeeper)]
 
     def __post_init__(self) -> None:
         NUMBER.check("timeout_s", self.timeout_s, or_none=True)

@@ -188,8 +188,9 @@ class Outbox:
     partitions restart at the committed offsets, and the run receives the error.
 
     Args:
-        is_of_letters: Every entry has a caller that waits, and raises the error of a failed
-            transaction, unless a rebalance was the reason. Otherwise the run is notified.
+        source: If it can replace its producer, this is the outbox of dead letters: every entry has
+            a caller that waits, and raises the error of a failed transaction, unless a rebalance
+            was the reason. Otherwise the run is notified.
     """
 
     def __init__(
@@ -198,14 +199,12 @@ class Outbox:
         offsets: OffsetsInTransaction,
         run: Run,
         rng: random.Random,
-        *,
-        is_of_letters: bool = False,
     ) -> None:
         self._source = source
+        self._is_of_letters: Final = source.can_replace
         self._offsets = offsets
         self._run = run
         self._rng = rng
-        self._recipient = None if is_of_letters else run
         self._entries: deque[Entry] = deque()
         self._writing: Sequence[Entry] = ()
         # Records of lists that are handled again, the entries that wait for these, and by lane the
@@ -232,7 +231,7 @@ class Outbox:
     async def open(self) -> None:
         self._lease = await self._source.lend()
         self._most_bytes = self._lease.most_bytes
-        if not self._source.can_replace:
+        if not self._is_of_letters:
             self._lease.on_end(self._came.set)
         self._task = self._scope.spawn(self._write_all(), name="writer")
 
@@ -430,11 +429,11 @@ class Outbox:
                 "longer assigned to this member"
             ),
         )
-        if self._recipient is not None and entry.outcome is None:
+        if entry.outcome is None:
             left = [each for each in entry.jobs if each.cursor.tp not in partitions]
             if left := [each for each in left if each.is_current]:
                 self._await(left)
-                self._recipient.handle_again(left)
+                self._run.handle_again(left)
 
     def troubles(self) -> Iterator[str]:
         if error := self._error or next(iter(self._unanswered.values()), None):
@@ -452,7 +451,7 @@ class Outbox:
     # --- The task -------------------------------------------------------------------------
     async def _write_all(self) -> None:
         while not self._is_closing:
-            fatal = None if self._source.can_replace else self._lease.fatal_error
+            fatal = None if self._is_of_letters else self._lease.fatal_error
             if fatal is not None:
                 self._task_failed(own_copy(fatal))
                 return
@@ -492,7 +491,7 @@ class Outbox:
                 self._put_back(entries)
                 return 0.0
             is_over = lease is not None and lease.fatal_error is not None
-            return self._not_written(error, is_over=is_over and not self._source.can_replace)
+            return self._not_written(error, is_over=is_over and not self._is_of_letters)
         except BaseException:
             self._offsets.begin_anew(seeks)
             entries, self._writing = self._writing, ()
@@ -541,7 +540,7 @@ class Outbox:
             for cursor, offset in offsets.items()
         }
         outputs = [output for entry in self._writing for output in entry.outputs]
-        if self._source.can_replace:
+        if self._is_of_letters:
             await self._offsets.tell_apart(offsets)
         try:
             refused = await lease.write(outputs, NamedOffsets(group, by_tp, is_told=False))
@@ -550,7 +549,7 @@ class Outbox:
         except KafkaError as error:
             if lease.fatal_error is None:
                 raise
-            if not self._source.can_replace:
+            if not self._is_of_letters:
                 self._offsets.begin_anew(seeks)
                 raise
             log.warning(
@@ -589,7 +588,7 @@ class Outbox:
                 self._drop(entry)
             first = self._first_of(self._entries)
         chosen, offsets = self._fitting(first)
-        if self._recipient is None:
+        if self._is_of_letters:
             self._fail_left_out(first, chosen)
         elif first and not chosen:
             # The first entries wait for earlier records, whose entries arrived later.
@@ -679,10 +678,10 @@ class Outbox:
         self._take(errors)
         for entry, error in errors.items():
             self._fail(entry, error)
-            if self._recipient is not None and entry.outcome is None:
+            if entry.outcome is None:
                 if len(entry.jobs) > 1:  # each is handled again, alone
                     self._await(entry.jobs)
-                self._recipient.refused(entry.jobs, error)
+                self._run.refused(entry.jobs, error)
         self._moved(errors)
 
     def _put_back(self, entries: Sequence[Entry]) -> None:
@@ -696,7 +695,7 @@ class Outbox:
         # or a rebalance waits for these entries.
         has_rebalanced = isinstance(cause, CommitFailedError)
         is_passing = has_rebalanced or (isinstance(cause, KafkaError) and cause.retriable)
-        if self._recipient is None and not has_rebalanced:
+        if self._is_of_letters and not has_rebalanced:
             for entry in entries:
                 self._fail(entry, error)
             if not entries:  # there is no producer
@@ -721,8 +720,8 @@ class Outbox:
     def _task_failed(self, error: BaseException) -> None:
         self._is_closing = True
         self._drop_all(error)
-        if self._recipient is not None:
-            self._recipient.outbox_failed(error)
+        if not self._is_of_letters:
+            self._run.outbox_failed(error)
 
     def _drop_all(self, error: BaseException) -> None:
         entries = [*self._entries, *self._waiting]

@@ -777,7 +777,7 @@ class Replaceable(Transactions):
 @pytest.fixture
 async def letters(replaceable: Replaceable) -> AsyncIterator[Outbox]:
     any_of: Any = replaceable
-    outbox = Outbox(any_of, any_of, any_of, random.Random(1), is_of_letters=True)
+    outbox = Outbox(any_of, any_of, any_of, random.Random(1))
     await outbox.open()
     replaceable.lent_at.clear()
     yield outbox

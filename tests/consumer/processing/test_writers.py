@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import Any, cast
 
 import pytest
@@ -9,12 +10,7 @@ import pytest
 from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.processing.handling import DeadRecord, RunContext
 from aiokafka_lite.errors import IllegalStateError
-from aiokafka_lite.processing import (
-    DeadLetters,
-    OutboxWriter,
-    OwnProducer,
-    PlainWriter,
-)
+from aiokafka_lite.processing import DeadLetters, OutboxWriter, OwnProducer
 from aiokafka_lite.producing.batch import Output
 from aiokafka_lite.structs import ConsumerRecord
 
@@ -51,32 +47,19 @@ class Noting:
         return object()
 
 
-@pytest.mark.parametrize("is_given", [False, True])
-async def test_a_producer_that_is_given_is_neither_started_nor_stopped(*, is_given: bool) -> None:
-    noting: Any = Noting()
-    writer = PlainWriter(lambda: noting, noting if is_given else None)
-    await writer.open()
-    await writer.close()
-    assert noting.calls == ([] if is_given else ["start", "stop"])
-
-
-@pytest.mark.parametrize("is_own", [False, True])
-async def test_an_outbox_of_the_run_is_neither_opened_nor_closed(*, is_own: bool) -> None:
-    noting: Any = Noting()
-    writer = OutboxWriter(noting, is_own=is_own)
-    await writer.open()
-    await writer.close()
-    assert noting.calls == (["open", "close"] if is_own else [])
-
-
-async def test_letters_of_a_run_with_transactions_leave_its_outbox_open() -> None:
-    outbox: Any = Noting()
+@pytest.mark.parametrize("is_outbox", [False, True])
+async def test_a_producer_or_outbox_that_is_given_is_neither_started_nor_stopped(
+    *, is_outbox: bool
+) -> None:
+    given: Any = Noting()
     arguments: ConsumerConfig = ConsumerConfig(group_id="g")
-    letters = DeadLetters("dead")
+    letters = DeadLetters("dead", producer=None if is_outbox else given)
+    outbox = given if is_outbox else None
     for _ in range(2):
-        await letters.open(RunContext(arguments, None, cast("Any", None), outbox, {}))
-        await letters.close()
-    assert outbox.calls == []
+        async with AsyncExitStack() as stack:
+            await letters.open(RunContext(arguments, None, cast("Any", None), outbox, {}, stack))
+            await letters.close()
+    assert given.calls == []
 
 
 async def test_a_producer_is_created_once_and_again_after_it_was_dismissed() -> None:
@@ -98,6 +81,6 @@ async def test_a_producer_is_created_once_and_again_after_it_was_dismissed() -> 
 
 
 async def test_what_no_run_processes_cannot_be_written_with_its_offset() -> None:
-    writer = OutboxWriter(cast("Any", Noting()), is_own=False)
+    writer = OutboxWriter(cast("Any", Noting()))
     with pytest.raises(IllegalStateError, match="only for records that consumer"):
         await writer.write(DeadRecord(RECORD, ValueError("bad"), 1), LETTER)
