@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import operator
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from aiokafka_lite._arguments import is_list
 from aiokafka_lite.consumer.config import check_handler, check_topics, is_async_callable
@@ -141,12 +141,19 @@ class Handlers:
         if not self._handlers:
             raise ValueError(f"handler must have at least one handler, not {given!r}")
         self._takes_lists = takes_lists
+        self._number_of = cache(self._find)
         self._of_records: list[Any] = []
         for handler in self._handlers:
             of_records = with_values(handler, output_count, takes_lists=takes_lists)
             check_handler(of_records, 1 + output_count)
             self._of_records.append(of_records)
         self._middleware = _checked(middleware)
+
+    def _find(self, topic: str) -> int | None:
+        """Return the number of the handler of a topic. None: it has none."""
+        found = None if self._router is None else self._router.find(topic)
+        numbers = (number for number, each in enumerate(self._handlers) if each is found)
+        return next(numbers, None)
 
     def topics_to_subscribe(self, known: Collection[str], *, is_subscribed: bool) -> frozenset[str]:
         """Return the topics of the handlers, if nothing is subscribed or assigned.
@@ -190,60 +197,35 @@ class Handlers:
         return call
 
     def _routed(self, threads: HandlerThreads) -> Call:
-        routes = [
-            Route(handler, each if is_async_callable(each) else threads.call_of(each))
-            for handler, each in zip(self._handlers, self._of_records, strict=True)
+        calls = [
+            each if is_async_callable(each) else threads.call_of(each) for each in self._of_records
         ]
         if self._router is None:
-            return routes[0].call
-        by_topic = RoutesByTopic(self._router, routes)
+            return calls[0]
+        number_of = self._number_of
+
+        def call_of(topic: str) -> Call:
+            if (number := number_of(topic)) is None:
+                raise NoHandlerError(
+                    f"a record of {topic!r} was read, but run() has no handler for this topic: add "
+                    "one, or use Router(..., default=handler)"
+                )
+            return calls[number]
 
         def call(record: AnyRecord, *outputs: object) -> Awaitable[Any]:
-            return by_topic[record.topic].call(record, *outputs)
+            return call_of(record.topic)(record, *outputs)
 
         def call_with_list(records: Sequence[AnyRecord], *outputs: object) -> Awaitable[Any]:
-            return by_topic[records[0].topic].call(records, *outputs)
+            return call_of(records[0].topic)(records, *outputs)
 
         return call_with_list if self._takes_lists else call
 
     def lists(self) -> ListOf | None:
         """Return a function that returns the same for records that may share a list."""
-        router = self._router
-        if router is None or not self._takes_lists:
+        number_of = self._number_of
+        if self._router is None or not self._takes_lists:
             return None
-
-        @cache
-        def list_of(topic: str) -> int | None:
-            found = router.find(topic)
-            numbers = (number for number, each in enumerate(self._handlers) if each is found)
-            return next(numbers, None)
-
-        return lambda record: list_of(record.topic)
-
-
-class Route(NamedTuple):
-    """A handler, and how it is called."""
-
-    handler: Handler
-    call: Call
-
-
-class RoutesByTopic(dict[str, Route]):
-    """Topics that were seen, with their routes."""
-
-    def __init__(self, router: Router, routes: Iterable[Route]) -> None:
-        super().__init__()
-        self._router = router
-        self._routes = routes
-
-    def __missing__(self, topic: str) -> Route:
-        if (handler := self._router.find(topic)) is None:
-            raise NoHandlerError(
-                f"a record of {topic!r} was read, but run() has no handler for this topic: add "
-                "one, or use Router(..., default=handler)"
-            )
-        found = self[topic] = next(each for each in self._routes if each.handler is handler)
-        return found
+        return lambda record: number_of(record.topic)
 
 
 def _kinds(errors: Errors) -> tuple[type[BaseException], ...]:
