@@ -18,7 +18,7 @@ if so many of the handlers run retries.
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -52,6 +52,9 @@ class WaitingTopic:
         self.virtual_time = self.mean_s = 0.0
         self.running_count = 0
 
+    def queue(self, *, is_retry: bool) -> list[Waiting]:
+        return self.retries if is_retry else self.first
+
     def charge(self, seconds: float) -> None:
         self.virtual_time += seconds / self.priority
 
@@ -69,8 +72,8 @@ class RunningCall(NamedTuple):
 class FairQueue:
     """Ready records: for `Lanes` and `Run` a deque, whose left end is the record to begin next.
 
-    A retry that is added at the left end begins before other retries, but not before its turn:
-    only `put_first` ignores turns.
+    A record that is added at the left end begins before others of its topic and kind, but not
+    before their turn: only `put_first` ignores turns.
 
     Attributes:
         concurrency: The most concurrent calls.
@@ -95,9 +98,6 @@ class FairQueue:
         self._is_retry_turn: bool | None = None
         # The record at the left end, once somebody has looked at it.
         self._chosen: Job | None = None
-        # Records that are wanted first, and such retries.
-        self._front: deque[Job] = deque()
-        self._front_retries: deque[Job] = deque()
         self._running: dict[Job, RunningCall] = {}
         # The time of topics, of lanes, and of each lane that is ahead of it.
         self._topic_time = self._lane_time = 0.0
@@ -111,7 +111,6 @@ class FairQueue:
     def __iter__(self) -> Iterator[Job]:
         if self._chosen is not None:
             yield self._chosen
-        yield from (*self._front, *self._front_retries)
         for topic in self._topics.values():
             for waiting in (*topic.first, *topic.retries):
                 yield waiting.job
@@ -124,37 +123,32 @@ class FairQueue:
         return self._chosen
 
     def append(self, job: Job) -> None:
-        topic = self._topic_of(job)
-        if not (topic.first or topic.retries or topic.running_count):
-            topic.virtual_time = max(topic.virtual_time, self._topic_time)
-        waiting = Waiting(self._time_of(job), next(self._numbers), job)
-        heappush(topic.retries if self._is_retry(job) else topic.first, waiting)
-        self._counted(job, 1)
+        self._add(job, self._time_of(job), next(self._numbers))
 
     def extend(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
             self.append(job)
 
     def appendleft(self, job: Job) -> None:
-        self._unchoose()
-        self._front_of(job).appendleft(job)
-        self._counted(job, 1)
-
-    def put_first(self, job: Job) -> None:
-        """Make one of the records the next to begin, also out of turn."""
-        self.remove(job)
-        self._unchoose()
-        self._chosen = job
-        self._counted(job, 1)
-
-    def _unchoose(self) -> None:
-        if self._chosen is not None:
-            self._front_of(self._chosen).appendleft(self._chosen)
-            self._chosen = None
+        self._let_begin_next(None)
+        self._add(job, -math.inf, -next(self._numbers))
 
     def extendleft(self, jobs: Iterable[Job]) -> None:
         for job in jobs:
             self.appendleft(job)
+
+    def put_first(self, job: Job) -> None:
+        """Make one of the records the next to begin, also out of turn."""
+        self.remove(job)
+        self._let_begin_next(job)
+        self._counted(job, 1)
+
+    def _let_begin_next(self, job: Job | None) -> None:
+        """Put back the record that was chosen before. None: another one is chosen later."""
+        chosen, self._chosen = self._chosen, job
+        if chosen is not None:
+            self._counted(chosen, -1)
+            self._add(chosen, -math.inf, -next(self._numbers))
 
     def popleft(self) -> Job:
         job = self[0]
@@ -166,16 +160,18 @@ class FairQueue:
         self._counted(job, -1)
         if job is self._chosen:
             self._chosen = None
-        elif job in self._front_of(job):
-            self._front_of(job).remove(job)
-        else:
-            topic = self._topic_of(job)
-            queue = topic.retries if self._is_retry(job) else topic.first
-            queue[:] = [each for each in queue if each.job is not job]
-            heapify(queue)
+            return
+        queue = self._topic_of(job).queue(is_retry=self._is_retry(job))
+        queue[:] = [each for each in queue if each.job is not job]
+        heapify(queue)
 
-    def _front_of(self, job: Job) -> deque[Job]:
-        return self._front_retries if self._is_retry(job) else self._front
+    def _add(self, job: Job, virtual_time: float, number: int) -> None:
+        topic = self._topic_of(job)
+        if not (topic.first or topic.retries or topic.running_count):
+            topic.virtual_time = max(topic.virtual_time, self._topic_time)
+        queue = topic.queue(is_retry=self._is_retry(job))
+        heappush(queue, Waiting(virtual_time, number, job))
+        self._counted(job, 1)
 
     def _counted(self, job: Job, by: int) -> None:
         if self._is_retry(job):
@@ -190,16 +186,12 @@ class FairQueue:
 
     # --- The order ----------------------------------------------------------------------------
     def _choose(self) -> Job:
-        if self._front:
-            return self._front.popleft()
         is_retry = self._is_retry_next()
-        if is_retry and self._front_retries:
-            return self._front_retries.popleft()
         topic, queue = min(
             (
                 (topic, queue)
                 for topic in self._topics.values()
-                if (queue := topic.retries if is_retry else topic.first)
+                if (queue := topic.queue(is_retry=is_retry))
             ),
             key=lambda found: (found[0].virtual_time, -found[0].priority, found[1][0].number),
         )
