@@ -13,7 +13,7 @@ from aiokafka_lite.broker.groups.offsets import Committer, OffsetCommitEntry
 from aiokafka_lite.broker.handlers.base import HANDLERS, Delayed, RequestContext, handler
 from aiokafka_lite.broker.handlers.fetch import fetch
 from aiokafka_lite.broker.handlers.logs import why_refused
-from aiokafka_lite.broker.handlers.transactions import add_partitions_to_txn, write_txn_markers
+from aiokafka_lite.broker.handlers.transactions import add_partitions_to_txn
 from aiokafka_lite.broker.network.processor import Processor
 from aiokafka_lite.errors import (
     InconsistentGroupProtocolError,
@@ -164,7 +164,7 @@ async def test_whole_requests_are_looked_through_in_steps(
         markers=[WritableTxnMarker(producer_id=n) for n in range(2 * N)]
     )
     monkeypatch.setattr(slices, "TIME_SLICE_S", 0.0)  # or all markers are one short step
-    count, answer = taken(write_txn_markers(context(broker, 1), request))
+    count, answer = taken(HANDLERS[request.api_key].handle(context(broker, 1), request))
     assert count >= 2
     assert isinstance(answer, WriteTxnMarkersResponse)
     assert [marker.producer_id for marker in answer.markers] == [*range(2 * N)]

@@ -14,12 +14,13 @@ from aiokafka_lite._arguments import expected, is_int
 from aiokafka_lite._settings import nearest
 from aiokafka_lite.broker.cluster import ClusterNode, EmbeddedCluster
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
+from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.refusals import Level, copy_names, levels_of
 from aiokafka_lite.broker.security.session import SaslSession
-from aiokafka_lite.broker.slices import LoopSlices
+from aiokafka_lite.broker.slices import LoopSlices, run_in_slices
 from aiokafka_lite.broker.topics import Node
 from aiokafka_lite.broker.transactions.coordinator import TransactionCoordinator
-from aiokafka_lite.errors import BrokerResponseError, KafkaError, UnknownError
+from aiokafka_lite.errors import BrokerResponseError, KafkaError, KafkaStorageError, UnknownError
 from aiokafka_lite.protocol.registry import API_KEYS, API_NAMES
 from aiokafka_lite.protocol.schema import Message, Request, Response, Struct
 from aiokafka_lite.protocol.source import Steps
@@ -168,17 +169,74 @@ CLUSTER_OPERATIONS: Final = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 NOT_ASKED: Final = -(2**31)
 
 
+def handles_each(
+    request: type[Request[ResponseT]],
+    *,
+    then: Callable[[DiskQueue], Awaitable[None]] | None = None,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register the decorated function as the `fill` of `answered`.
+
+    The response waits for `then`, such as `DiskQueue.settled`.
+    """
+
+    def register(fill: Callable[..., None]) -> Callable[..., None]:
+        def handle(ctx: RequestContext, asked: Request[ResponseT]) -> object:
+            if then is None:
+                return answered(ctx, asked, fill)
+            return answered_after(ctx, asked, fill, then)
+
+        handler(request)(handle)
+        return fill
+
+    return register
+
+
+async def answered_after(
+    ctx: RequestContext,
+    request: Request[ResponseT],
+    fill: Callable[..., None],
+    then: Callable[[DiskQueue], Awaitable[None]],
+) -> ResponseT:
+    """Answer once the changes are durable. A failed write to the disk ends the request."""
+    response = await run_in_slices(answered(ctx, request, fill, but=KafkaStorageError))
+    await then(ctx.cluster.disk)
+    return response
+
+
 def answered(
-    ctx: RequestContext, request: Request[ResponseT], fill: Callable[..., None]
+    ctx: RequestContext,
+    request: Request[ResponseT],
+    fill: Callable[..., None],
+    *,
+    but: type[KafkaError] | tuple[()] = (),
 ) -> Steps[ResponseT]:
     """Answer each element of the request's innermost lists, such as each partition.
 
-    `fill` takes the context, the elements that lead to it, such as topic and partition, and the
-    response's element, which has their names. It completes it, or raises its error.
+    `fill` takes the context, the request, the elements that lead to it, such as topic and
+    partition, and the response's element, which has their names. It completes it, or raises its
+    error. An error of the class `but` is raised for the whole request.
     """
+    slices = LoopSlices()
+
+    def answer(asked: Struct, into: Struct, levels: Sequence[Level], *path: object) -> Steps[None]:
+        level, below = levels[0], levels[1:]
+        elements: list[Struct] = []
+        setattr(into, level.answered_in or "", elements)
+        for item in getattr(asked, level.asked_in or ""):
+            if slices.is_over:
+                yield from slices.pause()
+            element = level.struct()
+            elements.append(element)
+            copy_names(item, element)
+            if below:
+                yield from answer(item, element, below, *path, item)
+            else:
+                with refusing(element, but):
+                    fill(*path, item, element)
+
     response = cast("ResponseT", request.response())
     levels = levels_of(type(request), ctx.api_version)[1:]
-    yield from _answer(request, response, levels, fill, (ctx,), LoopSlices())
+    yield from answer(request, response, levels, ctx, request)
     return response
 
 
@@ -193,30 +251,6 @@ def answered_with(
         setattr(path[-1], innermost, next(error_of_next).errno)
 
     return answered(ctx, request, fill)
-
-
-def _answer(
-    asked: Struct,
-    answer: Struct,
-    levels: Sequence[Level],
-    fill: Callable[..., None],
-    path: tuple[object, ...],
-    slices: LoopSlices,
-) -> Steps[None]:
-    level, below = levels[0], levels[1:]
-    elements: list[Struct] = []
-    setattr(answer, level.answered_in or "", elements)
-    for item in getattr(asked, level.asked_in or ""):
-        if slices.is_over:
-            yield from slices.pause()
-        element = level.struct()
-        elements.append(element)
-        copy_names(item, element)
-        if below:
-            yield from _answer(item, element, below, fill, (*path, item), slices)
-        else:
-            with refusing(element):
-                fill(*path, item, element)
 
 
 class refusing:  # noqa: N801 -- it reads like a function: with refusing(element):

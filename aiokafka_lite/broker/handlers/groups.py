@@ -27,9 +27,9 @@ from aiokafka_lite.broker.groups.offsets import (
 from aiokafka_lite.broker.handlers.base import (
     GROUP_OPERATIONS,
     RequestContext,
-    answered,
     answered_with,
     handler,
+    handles_each,
     refusing,
 )
 from aiokafka_lite.broker.log.producers import ProducerIdentity
@@ -52,7 +52,6 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol.messages.consumer_group_describe import (
     Assignment,
     ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
     DescribedGroup,
     Member,
     TopicPartitions,
@@ -73,10 +72,8 @@ from aiokafka_lite.protocol.messages.group_members import (
 from aiokafka_lite.protocol.messages.groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
-    DeleteGroupsResponse,
     DescribedGroupMember,
     DescribeGroupsRequest,
-    DescribeGroupsResponse,
     ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
@@ -474,8 +471,6 @@ def offset_delete(ctx: RequestContext, request: OffsetDeleteRequest) -> Steps[Of
     return (yield from answered_with(ctx, request, outcomes))
 
 
-DescribedT = TypeVar("DescribedT", DescribedClassicGroup, DescribedGroup)
-
 CLASSIC_TYPE = "classic"
 CONSUMER_TYPE = "consumer"
 
@@ -510,41 +505,29 @@ def _listed(group: Group) -> ListedGroup:
 FIRST_WITH_GROUP_ID_NOT_FOUND = 6
 
 
-@handler(DescribeGroupsRequest)
-def describe_groups(
-    ctx: RequestContext, request: DescribeGroupsRequest
-) -> Steps[DescribeGroupsResponse]:
-    """Describe classic groups. Before version 6, an unknown group is in state Dead (KIP-1043)."""
-    return answered(ctx, request, _with_operations(request, _describe_classic))
-
-
-def _with_operations(
-    request: DescribeGroupsRequest | ConsumerGroupDescribeRequest,
-    describe: Callable[[RequestContext, str, DescribedT], None],
-) -> Callable[[RequestContext, str, DescribedT], None]:
-    def fill(ctx: RequestContext, group_id: str, described: DescribedT) -> None:
-        describe(ctx, group_id, described)
-        if request.include_authorized_operations and described.error_code == NoError.errno:
-            described.authorized_operations = GROUP_OPERATIONS
-
-    return fill
-
-
-def _describe_classic(ctx: RequestContext, group_id: str, described: DescribedClassicGroup) -> None:
+@handles_each(DescribeGroupsRequest)
+def describe_group(
+    ctx: RequestContext,
+    request: DescribeGroupsRequest,
+    group_id: str,
+    described: DescribedClassicGroup,
+) -> None:
+    """Describe a classic group. Before version 6, an unknown one is in state Dead (KIP-1043)."""
     described.error_code = ctx.groups.availability(group_id).errno
     group = ctx.groups.groups.get(group_id)
     if described.error_code:
         return
+    described.group_state = GroupState.DEAD.value
     if isinstance(group, ClassicGroup):
         described.group_state = group.state.value
         described.protocol_type = group.protocol_type or ""
         described.protocol_data = _settled_protocol(group) or ""
         described.members = _classic_members(group)
-        return
-    described.group_state = GroupState.DEAD.value
-    if ctx.api_version >= FIRST_WITH_GROUP_ID_NOT_FOUND:
+    elif ctx.api_version >= FIRST_WITH_GROUP_ID_NOT_FOUND:
         what = "not found" if group is None else "is not a classic group"
         raise GroupIdNotFound(f"Group {group_id} {what}.")
+    if request.include_authorized_operations:
+        described.authorized_operations = GROUP_OPERATIONS
 
 
 def _settled_protocol(group: ClassicGroup) -> str | None:
@@ -571,14 +554,13 @@ CLASSIC_MEMBER = 0
 CONSUMER_MEMBER = 1
 
 
-@handler(ConsumerGroupDescribeRequest)
+@handles_each(ConsumerGroupDescribeRequest)
 def consumer_group_describe(
-    ctx: RequestContext, request: ConsumerGroupDescribeRequest
-) -> Steps[ConsumerGroupDescribeResponse]:
-    return answered(ctx, request, _with_operations(request, _describe_consumers))
-
-
-def _describe_consumers(ctx: RequestContext, group_id: str, described: DescribedGroup) -> None:
+    ctx: RequestContext,
+    request: ConsumerGroupDescribeRequest,
+    group_id: str,
+    described: DescribedGroup,
+) -> None:
     error = ctx.groups.availability(group_id) if group_id else InvalidGroupIdError
     described.error_code = error.errno
     group = ctx.groups.groups.get(group_id)
@@ -587,6 +569,8 @@ def _describe_consumers(ctx: RequestContext, group_id: str, described: Described
     if not isinstance(group, ConsumerGroup):
         what = "not found" if group is None else "is not a consumer group"
         raise GroupIdNotFound(f"Group {group_id} {what}.")
+    if request.include_authorized_operations:
+        described.authorized_operations = GROUP_OPERATIONS
     described.group_state = group.state.value
     described.group_epoch = group.epoch
     described.assignment_epoch = group.target_epoch
@@ -628,10 +612,8 @@ def _assignment(ctx: RequestContext, partitions: Mapping[bytes, Iterable[int]]) 
     )
 
 
-@handler(DeleteGroupsRequest)
-def delete_groups(ctx: RequestContext, request: DeleteGroupsRequest) -> Steps[DeleteGroupsResponse]:
-    return answered(ctx, request, _delete)
-
-
-def _delete(ctx: RequestContext, group_id: str, result: DeletableGroupResult) -> None:
+@handles_each(DeleteGroupsRequest)
+def delete_group(
+    ctx: RequestContext, request: DeleteGroupsRequest, group_id: str, result: DeletableGroupResult
+) -> None:
     result.error_code = ctx.groups.delete(group_id).errno

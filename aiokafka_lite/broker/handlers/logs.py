@@ -13,11 +13,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from aiokafka_lite.broker.handlers.base import RequestContext, answered, code_of, handler, text_of
+from aiokafka_lite.broker.handlers.base import (
+    RequestContext,
+    answered,
+    code_of,
+    handler,
+    handles_each,
+    text_of,
+)
+from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.log.partition_log import TimedOffset, validated_batch
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.broker.log.segment import NO_TIMESTAMP
-from aiokafka_lite.broker.slices import run_in_slices
 from aiokafka_lite.broker.topics import NO_LEADER, Partition, Topic
 from aiokafka_lite.broker.transactions.coordinator import Verification
 from aiokafka_lite.errors import (
@@ -46,10 +53,8 @@ from aiokafka_lite.protocol.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
-    ListOffsetsResponse,
     ListOffsetsTopic,
     OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
@@ -66,7 +71,6 @@ from aiokafka_lite.protocol.messages.topics import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
-    DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
@@ -112,8 +116,7 @@ def produce(
             the connection is the only way to report that.
     """
     outcome = _Outcome((yield from why_refused(request)))
-    append = partial(_append, request=request, outcome=outcome)
-    answer = yield from answered(ctx, request, append)
+    answer = yield from answered(ctx, request, partial(_append, outcome=outcome))
     if request.acks != NO_ACKS:
         leaders = (ctx.address_of(ctx.cluster.nodes[node]) for node in outcome.leaders)
         answer.node_endpoints = [
@@ -146,11 +149,11 @@ async def _answer_when_kept(ctx: RequestContext, answer: ProduceResponse) -> Pro
 
 def _append(
     ctx: RequestContext,
+    request: ProduceRequest,
     data: TopicProduceData,
     item: PartitionProduceData,
     answer: PartitionProduceResponse,
     *,
-    request: ProduceRequest,
     outcome: _Outcome,
 ) -> None:
     acks = request.acks
@@ -299,23 +302,18 @@ FIRST_VERSIONS: Final[Mapping[int, int]] = {
 }
 
 
-@handler(ListOffsetsRequest)
-def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> Steps[ListOffsetsResponse]:
-    is_committed = request.isolation_level == READ_COMMITTED
-    return answered(ctx, request, partial(_look_up, is_committed=is_committed))
-
-
-def _look_up(
+@handles_each(ListOffsetsRequest)
+def list_offset(
     ctx: RequestContext,
+    request: ListOffsetsRequest,
     topic: ListOffsetsTopic,
     wanted: ListOffsetsPartition,
     answer: ListOffsetsPartitionResponse,
-    *,
-    is_committed: bool,
 ) -> None:
     partition = ctx.cluster.catalog.partition(topic.name, wanted.partition_index)
     _check_supported(ctx, wanted.timestamp)
     partition.check_leader(ctx.node.id, wanted.current_leader_epoch)
+    is_committed = request.isolation_level == READ_COMMITTED
     found = _offset_at(partition, wanted.timestamp, is_committed=is_committed)
     if found is not None:
         answer.offset, answer.timestamp = found
@@ -348,15 +346,10 @@ def _offset_at(partition: Partition, timestamp: int, *, is_committed: bool) -> T
     return found if found is not None and found.offset < end else None
 
 
-@handler(OffsetForLeaderEpochRequest)
+@handles_each(OffsetForLeaderEpochRequest)
 def offset_for_leader_epoch(
-    ctx: RequestContext, request: OffsetForLeaderEpochRequest
-) -> Steps[OffsetForLeaderEpochResponse]:
-    return answered(ctx, request, _end_of_epoch)
-
-
-def _end_of_epoch(
     ctx: RequestContext,
+    request: OffsetForLeaderEpochRequest,
     topic: OffsetForLeaderTopic,
     wanted: OffsetForLeaderPartition,
     answer: EpochEndOffset,
@@ -370,17 +363,10 @@ TO_HIGH_WATERMARK: Final = -1
 NO_LOW_WATERMARK: Final = -1
 
 
-@handler(DeleteRecordsRequest)
-async def delete_records(
-    ctx: RequestContext, request: DeleteRecordsRequest
-) -> DeleteRecordsResponse:
-    response = await run_in_slices(answered(ctx, request, _delete))
-    await ctx.cluster.disk.drained()
-    return response
-
-
-def _delete(
+@handles_each(DeleteRecordsRequest, then=DiskQueue.drained)
+def delete_records(
     ctx: RequestContext,
+    request: DeleteRecordsRequest,
     asked: DeleteRecordsTopic,
     wanted: DeleteRecordsPartition,
     result: DeleteRecordsPartitionResult,

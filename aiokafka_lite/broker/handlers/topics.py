@@ -5,10 +5,12 @@ org.apache.kafka.controller.ConfigurationControlManager does."""
 
 from __future__ import annotations
 
+import copy
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 from aiokafka_lite.broker.configs import (
     ALL_NODES,
@@ -22,7 +24,8 @@ from aiokafka_lite.broker.configs import (
     Setting,
     split_list,
 )
-from aiokafka_lite.broker.handlers.base import RequestContext, answered, handler, refusing
+from aiokafka_lite.broker.handlers.base import RequestContext, answered_after, handler, handles_each
+from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.log.partition_log import TopicConfig
 from aiokafka_lite.broker.slices import counted_in_slices, in_slices
 from aiokafka_lite.broker.topics import NewTopic, Topic, check_topic_name
@@ -32,7 +35,6 @@ from aiokafka_lite.errors import (
     InvalidReplicationAssignmentError,
     InvalidReplicationFactorError,
     InvalidRequestError,
-    KafkaStorageError,
     TopicAlreadyExistsError,
     UnknownError,
     UnknownTopicIdError,
@@ -44,7 +46,6 @@ from aiokafka_lite.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
     DescribeConfigsResult,
 )
 from aiokafka_lite.protocol.messages.topics import (
@@ -52,43 +53,68 @@ from aiokafka_lite.protocol.messages.topics import (
     CreatableTopicConfigs,
     CreatableTopicResult,
     CreatePartitionsRequest,
-    CreatePartitionsResponse,
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
     CreateTopicsRequest,
-    CreateTopicsResponse,
     DeletableTopicResult,
     DeleteTopicsRequest,
-    DeleteTopicsResponse,
+    DeleteTopicState,
 )
-from aiokafka_lite.protocol.schema import ZERO_UUID
-from aiokafka_lite.protocol.source import Steps
+from aiokafka_lite.protocol.schema import ZERO_UUID, Response, Struct
 
 DEFAULT: Final = -1
 
 # The log of Kafka's controllers. The name is reserved, although there are no controllers here.
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 
+TopicsRequest: TypeAlias = CreateTopicsRequest | CreatePartitionsRequest | DeleteTopicsRequest
+AnyTopic: TypeAlias = CreatableTopic | CreatePartitionsTopic | DeleteTopicState
 
-@handler(CreateTopicsRequest)
-async def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    named = await counted_in_slices(topic.name for topic in request.topics)
-    asked = {topic.name: topic async for topic in in_slices(request.topics)}
-    results = []
-    async for wanted in in_slices(asked.values()):
-        result = CreatableTopicResult(name=wanted.name)
-        results.append(result)
-        with refusing(result, but=KafkaStorageError):
-            if named[wanted.name] > 1:
-                raise InvalidRequestError("Duplicate topic name.")
-            new = _validated(ctx, wanted)
-            if request.validate_only:
-                result.topic_id = ctx.cluster.rng.randbytes(16)  # Kafka, too, returns an unused id
-            else:
-                result.topic_id = ctx.cluster.catalog.create(new).topic_id
-            _describe(ctx, new, result)
-    await ctx.cluster.disk.settled()
-    return CreateTopicsResponse(topics=results)
+
+def handles_each_topic(
+    request: type[TopicsRequest],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register the `fill` of `answered` for each topic, once. Repeated topics are refused."""
+
+    def register(fill: Callable[..., None]) -> Callable[..., None]:
+        async def handle(ctx: RequestContext, asked: TopicsRequest) -> Response:
+            topics: Sequence[AnyTopic] = asked.topics
+            times = await counted_in_slices(_identity(topic) for topic in topics)
+
+            def fill_once(_: object, __: object, topic: AnyTopic, result: Struct) -> None:
+                if times[_identity(topic)] > 1:
+                    what = "id" if topic.name is None else "name"
+                    raise InvalidRequestError(f"Duplicate topic {what}.")
+                fill(ctx, asked, topic, result)
+
+            once = copy.copy(asked)
+            by_identity = {_identity(topic): topic async for topic in in_slices(topics)}
+            once.topics = [*by_identity.values()]  # type: ignore[assignment]
+            return await answered_after(ctx, once, fill_once, DiskQueue.settled)
+
+        handler(request)(handle)
+        return fill
+
+    return register
+
+
+def _identity(topic: AnyTopic) -> tuple[str | None, bytes]:
+    return topic.name, topic.topic_id if isinstance(topic, DeleteTopicState) else ZERO_UUID
+
+
+@handles_each_topic(CreateTopicsRequest)
+def create_topic(
+    ctx: RequestContext,
+    request: CreateTopicsRequest,
+    wanted: CreatableTopic,
+    result: CreatableTopicResult,
+) -> None:
+    new = _validated(ctx, wanted)
+    if request.validate_only:
+        result.topic_id = ctx.cluster.rng.randbytes(16)  # Kafka, too, returns an unused id
+    else:
+        result.topic_id = ctx.cluster.catalog.create(new).topic_id
+    _describe(ctx, new, result)
 
 
 def _validated(ctx: RequestContext, wanted: CreatableTopic) -> NewTopic:
@@ -191,32 +217,17 @@ def _describe(ctx: RequestContext, new: NewTopic, result: CreatableTopicResult) 
     ]
 
 
-@handler(CreatePartitionsRequest)
-async def create_partitions(
-    ctx: RequestContext, request: CreatePartitionsRequest
-) -> CreatePartitionsResponse:
-    named = await counted_in_slices(topic.name for topic in request.topics)
-    asked = {topic.name: topic async for topic in in_slices(request.topics)}
-    results = []
-    async for wanted in in_slices(asked.values()):
-        result = CreatePartitionsTopicResult(name=wanted.name)
-        results.append(result)
-        with refusing(result, but=KafkaStorageError):
-            if named[wanted.name] > 1:
-                raise InvalidRequestError("Duplicate topic name.")
-            _add_partitions(ctx, wanted, validate_only=request.validate_only)
-        if result.error_code == UnknownTopicOrPartitionError.errno:
-            result.error_message = None  # as in Kafka
-    await ctx.cluster.disk.settled()
-    return CreatePartitionsResponse(results=results)
-
-
-def _add_partitions(
-    ctx: RequestContext, wanted: CreatePartitionsTopic, *, validate_only: bool
+@handles_each_topic(CreatePartitionsRequest)
+def create_partitions(
+    ctx: RequestContext,
+    request: CreatePartitionsRequest,
+    wanted: CreatePartitionsTopic,
+    result: CreatePartitionsTopicResult,
 ) -> None:
     topic = ctx.cluster.topic(wanted.name)
     if topic is None:
-        raise UnknownTopicOrPartitionError
+        result.error_code = UnknownTopicOrPartitionError.errno  # as in Kafka, without a message
+        return
     count = topic.partition_count
     more = wanted.count - count
     if more < 1:
@@ -228,7 +239,7 @@ def _add_partitions(
         )
     ctx.cluster.catalog.check_growth(more)
     replicas = _new_replicas(ctx, wanted, more, len(topic.partitions[0].replicas))
-    if not validate_only:
+    if not request.validate_only:
         ctx.cluster.catalog.add_partitions(topic, replicas)
 
 
@@ -248,21 +259,13 @@ def _new_replicas(
     return replicas
 
 
-@handler(DeleteTopicsRequest)
-async def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    asked = await counted_in_slices((state.name, state.topic_id) for state in request.topics)
-    results = []
-    async for (name, topic_id), times in in_slices(asked.items()):
-        result = DeletableTopicResult(name=name, topic_id=topic_id)
-        results.append(result)
-        with refusing(result, but=KafkaStorageError):
-            if times > 1:
-                raise InvalidRequestError(f"Duplicate topic {'id' if name is None else 'name'}.")
-            topic = _named(ctx, name, topic_id)
-            ctx.cluster.delete_topic(topic)
-            result.name, result.topic_id = topic.name, topic.topic_id
-    await ctx.cluster.disk.settled()
-    return DeleteTopicsResponse(responses=results)
+@handles_each_topic(DeleteTopicsRequest)
+def delete_topic(
+    ctx: RequestContext, request: object, wanted: DeleteTopicState, result: DeletableTopicResult
+) -> None:
+    topic = _named(ctx, wanted.name, wanted.topic_id)
+    ctx.cluster.delete_topic(topic)
+    result.name, result.topic_id = topic.name, topic.topic_id
 
 
 def _named(ctx: RequestContext, name: str | None, topic_id: bytes) -> Topic:
@@ -278,20 +281,14 @@ def _named(ctx: RequestContext, name: str | None, topic_id: bytes) -> Topic:
     return topic
 
 
-@handler(DescribeConfigsRequest)
+@handles_each(DescribeConfigsRequest)
 def describe_configs(
-    ctx: RequestContext, request: DescribeConfigsRequest
-) -> Steps[DescribeConfigsResponse]:
-    """Return settings with their sources. The empty broker name is for settings of all brokers."""
-    return answered(ctx, request, partial(_describe_configs, request=request))
-
-
-def _describe_configs(
     ctx: RequestContext,
+    request: DescribeConfigsRequest,
     resource: DescribeConfigsResource,
     result: DescribeConfigsResult,
-    request: DescribeConfigsRequest,
 ) -> None:
+    """Return settings with their sources. The empty broker name is for settings of all brokers."""
     is_broker = resource.resource_type == ResourceType.BROKER
     wanted = resource.configuration_keys
     result.configs = [
@@ -361,10 +358,10 @@ _TABLES: Final[Mapping[ResourceType, Mapping[str, ConfigDef]]] = {
 
 AnyConfig: TypeAlias = replacing.AlterableConfig | incremental.AlterableConfig
 AnyResource: TypeAlias = replacing.AlterConfigsResource | incremental.AlterConfigsResource
-AlterRequest: TypeAlias = replacing.AlterConfigsRequest | incremental.IncrementalAlterConfigsRequest
-OutcomeT = TypeVar(
-    "OutcomeT", replacing.AlterConfigsResourceResponse, incremental.AlterConfigsResourceResponse
+AlterResult: TypeAlias = (
+    replacing.AlterConfigsResourceResponse | incremental.AlterConfigsResourceResponse
 )
+AlterRequest: TypeAlias = replacing.AlterConfigsRequest | incremental.IncrementalAlterConfigsRequest
 
 
 class Operation(enum.IntEnum):
@@ -376,15 +373,28 @@ class Operation(enum.IntEnum):
     SUBTRACT = 3
 
 
-class Change(NamedTuple):
-    name: str
-    operation: int
-    value: str | None
+@handler(replacing.AlterConfigsRequest)
+@handler(incremental.IncrementalAlterConfigsRequest)
+async def alter_configs(ctx: RequestContext, request: AlterRequest) -> Response:
+    """Change or replace the settings of resources, each independently of the others."""
+    resources: Sequence[AnyResource] = request.resources
+    times = await counted_in_slices((each.resource_type, each.resource_name) for each in resources)
+    return await answered_after(ctx, request, partial(_alter, times=times), DiskQueue.settled)
 
 
-def _change_resource(
-    ctx: RequestContext, request: AlterRequest, kind: int, name: str, changes: Sequence[Change]
+def _alter(
+    ctx: RequestContext,
+    request: AlterRequest,
+    asked: AnyResource,
+    result: AlterResult,
+    *,
+    times: Counter[tuple[int, str]],
 ) -> None:
+    kind, name = asked.resource_type, asked.resource_name
+    changes: Sequence[AnyConfig] = asked.configs
+    result.error_message = None
+    if times[kind, name] > 1:
+        raise InvalidRequestError("Each resource must appear at most once.")
     _check_sense(changes)
     resource = _resource_type(kind)
     if resource is ResourceType.BROKER:
@@ -406,13 +416,13 @@ def _change_resource(
     catalog.configure(resource, name, after, validate_only=request.validate_only)
 
 
-def _check_sense(changes: Sequence[Change]) -> None:
+def _check_sense(changes: Sequence[AnyConfig]) -> None:
     if len({change.name for change in changes}) < len(changes):
         raise InvalidRequestError("Error due to duplicate config keys")
     without_value = [
         change.name
         for change in changes
-        if change.value is None and change.operation != Operation.DELETE
+        if change.value is None and _operation(change) != Operation.DELETE
     ]
     if without_value:
         raise InvalidRequestError(f"Null value not supported for : {','.join(without_value)}")
@@ -425,7 +435,7 @@ def _resource_type(kind: int) -> ResourceType:
         raise InvalidRequestError(f"Unknown resource type {kind}") from None
 
 
-def _check_broker(ctx: RequestContext, name: str, changes: Sequence[Change]) -> None:
+def _check_broker(ctx: RequestContext, name: str, changes: Sequence[AnyConfig]) -> None:
     """Check changes of one node or of all. Unknown names are accepted, as in Kafka."""
     if name != ALL_NODES and _node_id("Node", name) != ctx.node.id:
         raise InvalidRequestError(
@@ -437,7 +447,7 @@ def _check_broker(ctx: RequestContext, name: str, changes: Sequence[Change]) -> 
         raise InvalidRequestError(f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
     for change in changes:
         definition = BROKER_CONFIGS.get(change.name)
-        if definition is None or change.value is None or change.operation == Operation.DELETE:
+        if definition is None or change.value is None or _operation(change) == Operation.DELETE:
             continue
         try:
             definition.parse(change.value)
@@ -446,10 +456,11 @@ def _check_broker(ctx: RequestContext, name: str, changes: Sequence[Change]) -> 
 
 
 def _changed(
-    before: Mapping[str, str], changes: Sequence[Change], table: Mapping[str, ConfigDef]
+    before: Mapping[str, str], changes: Sequence[AnyConfig], table: Mapping[str, ConfigDef]
 ) -> dict[str, str]:
     after = dict(before)
-    for name, operation, value in changes:
+    for change in changes:
+        name, operation, value = change.name, _operation(change), change.value
         if operation == Operation.DELETE:
             after.pop(name, None)
         elif operation == Operation.SET:
@@ -510,46 +521,5 @@ def _check_group(group_id: str, settings: Mapping[str, str]) -> None:
             )
 
 
-@handler(replacing.AlterConfigsRequest)
-async def alter_configs(
-    ctx: RequestContext, request: replacing.AlterConfigsRequest
-) -> replacing.AlterConfigsResponse:
-    """Replace the settings of resources, each independently of the others."""
-    return replacing.AlterConfigsResponse(
-        responses=await _change_each(ctx, request, replacing.AlterConfigsResourceResponse)
-    )
-
-
-@handler(incremental.IncrementalAlterConfigsRequest)
-async def incremental_alter_configs(
-    ctx: RequestContext, request: incremental.IncrementalAlterConfigsRequest
-) -> incremental.IncrementalAlterConfigsResponse:
-    return incremental.IncrementalAlterConfigsResponse(
-        responses=await _change_each(ctx, request, incremental.AlterConfigsResourceResponse)
-    )
-
-
-async def _change_each(
-    ctx: RequestContext, request: AlterRequest, outcome: type[OutcomeT]
-) -> list[OutcomeT]:
-    resources: Sequence[AnyResource] = [*request.resources]
-    named = await counted_in_slices((each.resource_type, each.resource_name) for each in resources)
-    outcomes = []
-    async for resource in in_slices(resources):
-        kind, name = resource.resource_type, resource.resource_name
-        result = outcome(resource_type=kind, resource_name=name, error_message=None)
-        with refusing(result):
-            if named[kind, name] > 1:
-                raise InvalidRequestError("Each resource must appear at most once.")
-            configs: Sequence[AnyConfig] = resource.configs
-            changes = [_change(config) async for config in in_slices(configs)]
-            _change_resource(ctx, request, kind, name, changes)
-        outcomes.append(result)
-    await ctx.cluster.disk.settled()
-    return outcomes
-
-
-def _change(config: AnyConfig) -> Change:
-    if isinstance(config, incremental.AlterableConfig):
-        return Change(config.name, config.config_operation, config.value)
-    return Change(config.name, Operation.SET, config.value)
+def _operation(config: AnyConfig) -> int:
+    return getattr(config, "config_operation", Operation.SET)

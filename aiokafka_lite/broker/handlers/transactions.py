@@ -8,7 +8,7 @@ from typing import Final
 
 from aiokafka_lite.broker.groups.coordinator_log import ErrorType
 from aiokafka_lite.broker.groups.kip848 import re2
-from aiokafka_lite.broker.handlers.base import RequestContext, answered, answered_with, handler
+from aiokafka_lite.broker.handlers.base import RequestContext, answered_with, handler, handles_each
 from aiokafka_lite.broker.log.producers import NO_EPOCH, ProducerIdentity
 from aiokafka_lite.broker.slices import in_slices, run_in_slices
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, INTERNAL_TOPICS
@@ -40,9 +40,7 @@ from aiokafka_lite.protocol.messages.transactions import (
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTransaction,
     DescribeProducersRequest,
-    DescribeProducersResponse,
     DescribeTransactionsRequest,
-    DescribeTransactionsResponse,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
@@ -55,9 +53,7 @@ from aiokafka_lite.protocol.messages.transactions import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
 )
-from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.structs import TopicPartition
 
 FIRST_EPOCH: Final = 0
@@ -175,15 +171,13 @@ async def end_txn(ctx: RequestContext, request: EndTxnRequest) -> EndTxnResponse
 
 
 # --- Administration (KIP-664) ---
-@handler(DescribeProducersRequest)
+@handles_each(DescribeProducersRequest)
 def describe_producers(
-    ctx: RequestContext, request: DescribeProducersRequest
-) -> Steps[DescribeProducersResponse]:
-    return answered(ctx, request, _describe_producers)
-
-
-def _describe_producers(
-    ctx: RequestContext, topic: TopicRequest, index: int, answer: PartitionResponse
+    ctx: RequestContext,
+    request: DescribeProducersRequest,
+    topic: TopicRequest,
+    index: int,
+    answer: PartitionResponse,
 ) -> None:
     try:
         partition = ctx.cluster.partition(topic.name, index)
@@ -234,15 +228,12 @@ def _passes(request: ListTransactionsRequest, transaction: Transaction, now_ms: 
     return request.duration_filter < 0 or now_ms - value.started_ms > request.duration_filter
 
 
-@handler(DescribeTransactionsRequest)
-def describe_transactions(
-    ctx: RequestContext, request: DescribeTransactionsRequest
-) -> Steps[DescribeTransactionsResponse]:
-    return answered(ctx, request, _describe_transaction)
-
-
-def _describe_transaction(
-    ctx: RequestContext, transactional_id: str, answer: TransactionState
+@handles_each(DescribeTransactionsRequest)
+def describe_transaction(
+    ctx: RequestContext,
+    request: DescribeTransactionsRequest,
+    transactional_id: str,
+    answer: TransactionState,
 ) -> None:
     is_named = bool(transactional_id)
     error = ctx.transactions.availability(transactional_id) if is_named else InvalidRequestError
@@ -265,21 +256,16 @@ def _topics(transaction: Transaction) -> list[TopicData]:
     return list(topics.values())
 
 
-@handler(WriteTxnMarkersRequest)
-def write_txn_markers(
-    ctx: RequestContext, request: WriteTxnMarkersRequest
-) -> Steps[WriteTxnMarkersResponse]:
-    """Administrators end hanging transactions with this. Coordinators here do not send it."""
-    return answered(ctx, request, _write)
-
-
-def _write(
+@handles_each(WriteTxnMarkersRequest)
+def write_txn_marker(
     ctx: RequestContext,
+    request: WriteTxnMarkersRequest,
     marker: WritableTxnMarker,
     topic: WritableTxnMarkerTopic,
     index: int,
     answer: WritableTxnMarkerPartitionResult,
 ) -> None:
+    """Administrators end hanging transactions with this. Coordinators here do not send it."""
     ctx.cluster.partition(topic.name, index).check_leader(ctx.node.id)
     newest = max(TransactionVersion)
     wanted = Marker(
