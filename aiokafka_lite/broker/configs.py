@@ -16,13 +16,13 @@ import enum
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias, TypedDict, TypeVar, cast
 
 from aiokafka_lite._arguments import TEXT, expected, is_number
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.log.partition_log import TopicConfig
+from aiokafka_lite.broker.log.partition_log import LOG_APPEND_TIME, TopicConfig
 from aiokafka_lite.broker.topics import Node
 from aiokafka_lite.errors import InvalidConfigurationError
 from aiokafka_lite.protocol.messages.configs import DescribeConfigsSynonym
@@ -150,7 +150,6 @@ def invalid(name: str, value: Value, complaint: str) -> InvalidConfigurationErro
     return InvalidConfigurationError(f"Invalid value {shown} for configuration {name}: {complaint}")
 
 
-LOG_APPEND_TIME: Final = "LogAppendTime"
 CODECS: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
@@ -333,39 +332,22 @@ ConfigValue: TypeAlias = str | float | bool
 def parse_topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str]) -> TopicConfig:
     """Return a topic's effective configuration. Raises as `check_topic_configs`."""
     check_topic_configs(overrides)
-
-    def value_of(name: str) -> str:
-        for values in (overrides, defaults):
-            if name in values:
-                return values[name].strip()
-        return TOPIC_CONFIGS[name].default or ""
-
-    policies = split_list(value_of("cleanup.policy"))
-    lags_ms = [int(value_of(f"{bound}.compaction.lag.ms")) for bound in ("min", "max")]
-    if lags_ms[0] > lags_ms[1]:
+    values = {}
+    for field in fields(TopicConfig)[1:]:
+        definition = TOPIC_CONFIGS[field.name.replace("_", ".")]
+        name = definition.name
+        text = overrides.get(name, defaults.get(name, definition.default)) or ""
+        values[field.name] = _parsed(name, definition.kind, text.strip())
+    config = TopicConfig(dict(overrides), **values)  # type: ignore[arg-type]  # the kind's types
+    min_lag_ms, max_lag_ms = config.min_compaction_lag_ms, config.max_compaction_lag_ms
+    if min_lag_ms > max_lag_ms:
         raise InvalidConfigurationError(
-            f"conflict topic config setting min.compaction.lag.ms ({lags_ms[0]}) > "
-            f"max.compaction.lag.ms ({lags_ms[1]})"
+            f"conflict topic config setting min.compaction.lag.ms ({min_lag_ms}) > "
+            f"max.compaction.lag.ms ({max_lag_ms})"
         )
-    is_compacted = "compact" in policies
-    segment_ms, max_lag_ms = int(value_of("segment.ms")), lags_ms[1]
-    return TopicConfig(
-        overrides=dict(overrides),
-        max_message_bytes=int(value_of("max.message.bytes")),
-        segment_bytes=int(value_of("segment.bytes")),
-        min_insync_replicas=int(value_of("min.insync.replicas")),
-        is_log_append_time=value_of("message.timestamp.type") == LOG_APPEND_TIME,
-        timestamp_after_max_ms=int(value_of("message.timestamp.after.max.ms")),
-        is_compacted=is_compacted,
-        is_deleted_by_retention="delete" in policies,
-        retention_ms=int(value_of("retention.ms")),
-        retention_bytes=int(value_of("retention.bytes")),
-        segment_ms=min(segment_ms, max_lag_ms) if is_compacted else segment_ms,
-        min_cleanable_dirty_ratio=float(value_of("min.cleanable.dirty.ratio")),
-        min_compaction_lag_ms=lags_ms[0],
-        max_compaction_lag_ms=max_lag_ms,
-        delete_retention_ms=int(value_of("delete.retention.ms")),
-    )
+    if config.is_compacted:
+        return replace(config, segment_ms=min(config.segment_ms, max_lag_ms))
+    return config
 
 
 def config_texts(configs: Mapping[str, ConfigValue] | None) -> dict[str, str]:

@@ -38,18 +38,20 @@ from aiokafka_lite.records.batch import check_crc
 NEVER_MS: Final = 2**63 - 1
 
 
+LOG_APPEND_TIME: Final = "LogAppendTime"
+
+
 @dataclass(frozen=True)
 class TopicConfig:
-    """The effect of a topic's configuration on its logs (Kafka: LogConfig)."""
+    """A topic's settings that have an effect on its logs, by Kafka's names (Kafka: LogConfig)."""
 
     overrides: Mapping[str, str]  # the topic's own settings, as text
+    cleanup_policy: list[str]
     max_message_bytes: int
     segment_bytes: int
     min_insync_replicas: int
-    is_log_append_time: bool
-    timestamp_after_max_ms: int
-    is_compacted: bool
-    is_deleted_by_retention: bool
+    message_timestamp_type: str
+    message_timestamp_after_max_ms: int
     retention_ms: int  # -1 for no limit
     retention_bytes: int  # -1 for no limit
     segment_ms: int  # with compaction, at most max.compaction.lag.ms
@@ -57,6 +59,18 @@ class TopicConfig:
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
     delete_retention_ms: int
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return self.message_timestamp_type == LOG_APPEND_TIME
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def is_deleted_by_retention(self) -> bool:
+        return "delete" in self.cleanup_policy
 
 
 class AppendResult(NamedTuple):
@@ -492,10 +506,10 @@ def validated_batch(
             f"the batch has {header.size} bytes, "
             f"but max.message.bytes is {config.max_message_bytes}"
         )
-    latest = now_ms + config.timestamp_after_max_ms
-    if not config.is_log_append_time and header.max_timestamp > latest:
+    ahead_ms = config.message_timestamp_after_max_ms
+    if not config.is_log_append_time and header.max_timestamp > now_ms + ahead_ms:
         raise InvalidTimestampError(
-            f"timestamp {header.max_timestamp} is more than {config.timestamp_after_max_ms} ms "
+            f"timestamp {header.max_timestamp} is more than {ahead_ms} ms "
             f"ahead of the broker's clock (message.timestamp.after.max.ms)"
         )
     if config.is_compacted and any(record.key is None for record in each_record(batch)):

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from aiokafka_lite import records
-from aiokafka_lite.broker.log.partition_log import validated_batch
+from aiokafka_lite.broker.log.partition_log import LOG_APPEND_TIME, validated_batch
 from aiokafka_lite.errors import (
     CorruptRecordException,
     InvalidRecordError,
@@ -25,7 +25,7 @@ AFTER_MAX_MS = 1_000
 CONFIG = dataclasses.replace(
     topic_config(message_timestamp_after_max_ms=str(AFTER_MAX_MS)), max_message_bytes=len(ONE)
 )
-APPEND_TIME = dataclasses.replace(CONFIG, is_log_append_time=True)
+APPEND_TIME = dataclasses.replace(CONFIG, message_timestamp_type=LOG_APPEND_TIME)
 
 
 def without_records(sent: bytes) -> bytes:

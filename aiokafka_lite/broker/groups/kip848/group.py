@@ -516,129 +516,104 @@ class ConsumerGroup:
 
     # -- its records (Kafka: GroupCoordinatorRecordHelpers.java) --------------------------------
 
+    def _record(
+        self,
+        kind: Callable[..., stored.ConsumerGroupKey],
+        value: stored.ConsumerGroupValue | None,
+        **ids: str,
+    ) -> CoordinatorRecord:
+        return CoordinatorRecord(kind(group_id=self.group_id, **ids), value)
+
     def epoch_record(self, epoch: int, metadata_hash: int) -> CoordinatorRecord:
-        return CoordinatorRecord(
-            stored.ConsumerGroupMetadataKey(group_id=self.group_id),
-            stored.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
-        )
+        value = stored.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
+        return self._record(stored.ConsumerGroupMetadataKey, value)
 
     def partition_metadata_tombstone(self) -> CoordinatorRecord:
         """Remove a record of brokers before 4.1."""
-        return CoordinatorRecord(
-            stored.ConsumerGroupPartitionMetadataKey(group_id=self.group_id), None
-        )
+        return self._record(stored.ConsumerGroupPartitionMetadataKey, None)
 
     def member_record(self, member: ConsumerGroupMember) -> CoordinatorRecord:
-        classic = member.classic
-        return CoordinatorRecord(
-            stored.ConsumerGroupMemberMetadataKey(
-                group_id=self.group_id, member_id=member.member_id
-            ),
-            stored.ConsumerGroupMemberMetadataValue(
-                instance_id=member.instance_id,
-                rack_id=member.rack_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                subscribed_topic_names=_in_java_order(member.topic_names),
-                subscribed_topic_regex=member.topic_regex,
-                rebalance_timeout_ms=member.rebalance_timeout_ms,
-                server_assignor=member.server_assignor,
-                classic_member_metadata=None
-                if classic is None
-                else stored.ClassicMemberMetadata(
-                    session_timeout_ms=classic.session_timeout_ms,
-                    supported_protocols=[
-                        stored.ClassicProtocol(name=name, metadata=metadata)
-                        for name, metadata in classic.protocols
-                    ],
-                ),
-            ),
+        value = stored.ConsumerGroupMemberMetadataValue(
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=_in_java_order(member.topic_names),
+            subscribed_topic_regex=member.topic_regex,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            server_assignor=member.server_assignor,
+        )
+        if member.classic is not None:
+            value.classic_member_metadata = stored.ClassicMemberMetadata(
+                session_timeout_ms=member.classic.session_timeout_ms,
+                supported_protocols=[
+                    stored.ClassicProtocol(name=name, metadata=metadata)
+                    for name, metadata in member.classic.protocols
+                ],
+            )
+        return self._record(
+            stored.ConsumerGroupMemberMetadataKey, value, member_id=member.member_id
         )
 
     def target_record(self, member_id: str, target: Assignment) -> CoordinatorRecord:
-        return CoordinatorRecord(
-            stored.ConsumerGroupTargetAssignmentMemberKey(
-                group_id=self.group_id, member_id=member_id
-            ),
-            stored.ConsumerGroupTargetAssignmentMemberValue(
-                topic_partitions=[
-                    stored.TopicPartition(topic_id=topic_id, partitions=sorted(partitions))
-                    for topic_id, partitions in target.items()
-                ]
-            ),
+        value = stored.ConsumerGroupTargetAssignmentMemberValue(
+            topic_partitions=[
+                stored.TopicPartition(topic_id=topic_id, partitions=sorted(partitions))
+                for topic_id, partitions in target.items()
+            ]
+        )
+        return self._record(
+            stored.ConsumerGroupTargetAssignmentMemberKey, value, member_id=member_id
         )
 
     def target_epoch_record(self, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
-        return CoordinatorRecord(
-            stored.ConsumerGroupTargetAssignmentMetadataKey(group_id=self.group_id),
-            stored.ConsumerGroupTargetAssignmentMetadataValue(
-                assignment_epoch=epoch, assignment_timestamp=timestamp_ms
-            ),
+        value = stored.ConsumerGroupTargetAssignmentMetadataValue(
+            assignment_epoch=epoch, assignment_timestamp=timestamp_ms
         )
+        return self._record(stored.ConsumerGroupTargetAssignmentMetadataKey, value)
 
     def assignment_record(self, member: ConsumerGroupMember) -> CoordinatorRecord:
-        return CoordinatorRecord(
-            stored.ConsumerGroupCurrentMemberAssignmentKey(
-                group_id=self.group_id, member_id=member.member_id
-            ),
-            stored.ConsumerGroupCurrentMemberAssignmentValue(
-                member_epoch=member.epoch,
-                previous_member_epoch=member.previous_epoch,
-                state=member.state.value,
-                assigned_partitions=_topic_partitions(member.assigned),
-                partitions_pending_revocation=_topic_partitions(member.pending_revocation),
-            ),
+        value = stored.ConsumerGroupCurrentMemberAssignmentValue(
+            member_epoch=member.epoch,
+            previous_member_epoch=member.previous_epoch,
+            state=member.state.value,
+            assigned_partitions=_topic_partitions(member.assigned),
+            partitions_pending_revocation=_topic_partitions(member.pending_revocation),
+        )
+        return self._record(
+            stored.ConsumerGroupCurrentMemberAssignmentKey, value, member_id=member.member_id
         )
 
-    def _regex_key(self, regex: str) -> stored.ConsumerGroupRegularExpressionKey:
-        return stored.ConsumerGroupRegularExpressionKey(
-            group_id=self.group_id, regular_expression=regex
-        )
-
-    def regex_record(self, regex: str, resolved: ResolvedRegex) -> CoordinatorRecord:
-        return CoordinatorRecord(
-            stored.ConsumerGroupRegularExpressionKey(
-                group_id=self.group_id, regular_expression=regex
-            ),
-            stored.ConsumerGroupRegularExpressionValue(
+    def regex_record(self, regex: str, resolved: ResolvedRegex | None) -> CoordinatorRecord:
+        """Store a regular expression's topics. None removes it."""
+        value = None
+        if resolved is not None:
+            value = stored.ConsumerGroupRegularExpressionValue(
                 topics=_in_java_order(resolved.topics),
                 version=resolved.version,
                 timestamp=resolved.timestamp_ms,
-            ),
+            )
+        return self._record(
+            stored.ConsumerGroupRegularExpressionKey, value, regular_expression=regex
         )
-
-    def regex_tombstone(self, regex: str) -> CoordinatorRecord:
-        key = stored.ConsumerGroupRegularExpressionKey(
-            group_id=self.group_id, regular_expression=regex
-        )
-        return CoordinatorRecord(key, None)
 
     def member_tombstones(self, member_id: str) -> list[CoordinatorRecord]:
         """Remove a member, the latest record first."""
-        ids = {"group_id": self.group_id, "member_id": member_id}
-        return [CoordinatorRecord(kind(**ids), None) for kind in _KEYS_OF_MEMBERS]
+        return [self._record(kind, None, member_id=member_id) for kind in _KEYS_OF_MEMBERS]
 
     def tombstones(self) -> list[CoordinatorRecord]:
         """Remove all records of a group, in Kafka's order."""
-        current, target, member = (
-            [kind(group_id=self.group_id, member_id=member_id) for member_id in self.members]
-            for kind in _KEYS_OF_MEMBERS
-        )
-        keys: list[stored.ConsumerGroupKey] = [
+        of_members = [self.member_tombstones(member_id) for member_id in self.members]
+        current, target, metadata = ([each[place] for each in of_members] for place in range(3))
+        return [
             *current,
             *target,
-            stored.ConsumerGroupTargetAssignmentMetadataKey(group_id=self.group_id),
-            *member,
-            *(
-                stored.ConsumerGroupRegularExpressionKey(
-                    group_id=self.group_id, regular_expression=regex
-                )
-                for regex in self.regexes
-            ),
-            stored.ConsumerGroupPartitionMetadataKey(group_id=self.group_id),
-            stored.ConsumerGroupMetadataKey(group_id=self.group_id),
+            self._record(stored.ConsumerGroupTargetAssignmentMetadataKey, None),
+            *metadata,
+            *(self.regex_record(regex, None) for regex in self.regexes),
+            self.partition_metadata_tombstone(),
+            self._record(stored.ConsumerGroupMetadataKey, None),
         ]
-        return [CoordinatorRecord(key, None) for key in keys]
 
 
 def _partitions(member: ConsumerGroupMember) -> Iterable[tuple[bytes, int]]:

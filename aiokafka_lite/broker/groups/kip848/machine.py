@@ -184,7 +184,7 @@ class ConsumerMachine:
             change.stop(member_id, *MemberTimer)
         left = [m for m in group.members.values() if m.member_id not in member_ids]
         unused = group.regex_users().keys() - {member.topic_regex for member in left}
-        change.records += [group.regex_tombstone(regex) for regex in sorted(unused)]
+        change.records += [group.regex_record(regex, None) for regex in sorted(unused)]
         new_hash = self.catalog.metadata_hash(group.topics_of_all(without=member_ids))
         change.records.append(group.epoch_record(group.epoch + 1, new_hash))
 
@@ -288,7 +288,7 @@ class ConsumerMachine:
         is_resolved = must_refresh = False
         if updated.topic_regex != member.topic_regex:
             if old and users[old] == 1:
-                change.records.append(group.regex_tombstone(old))
+                change.records.append(group.regex_record(old, None))
             if new and not users[new]:
                 _check_regex(new)
             else:
