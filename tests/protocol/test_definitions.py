@@ -7,9 +7,7 @@ from collections.abc import Mapping
 
 from aiokafka_lite.protocol.messages.coordinator_records import (
     VALUE_OF,
-    GroupMetadataKey,
     GroupRecordKey,
-    OffsetCommitKey,
     TransactionLogKey,
 )
 from aiokafka_lite.protocol.schema import Message, Request, Response, Struct
@@ -134,7 +132,7 @@ def test_requests_have_kafkas_keys_and_stable_versions(
     assert cls.max_version == cls.versions.last - is_unstable
 
 
-@for_each([OffsetCommitKey, GroupMetadataKey, *VALUE_OF, TransactionLogKey])
+@for_each([*VALUE_OF, TransactionLogKey])
 def test_coordinators_records_have_kafkas_record_types(
     cls: type[GroupRecordKey | TransactionLogKey], definitions: Definitions
 ) -> None:

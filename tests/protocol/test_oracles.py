@@ -16,10 +16,6 @@ import pytest
 from aiokafka_lite.protocol import codec
 from aiokafka_lite.protocol.messages.coordinator_records import (
     VALUE_OF,
-    GroupMetadataKey,
-    GroupMetadataValue,
-    OffsetCommitKey,
-    OffsetCommitValue,
 )
 from aiokafka_lite.protocol.messages.metadata import ApiVersionsResponse
 from aiokafka_lite.protocol.schema import ZERO_UUID, Message, Request, Response, Struct
@@ -46,9 +42,7 @@ API_MESSAGES = [
 KIO_MESSAGES = [
     (cls, version)
     for cls, version in KNOWN_VERSIONS
-    if cls not in (OffsetCommitKey, OffsetCommitValue, GroupMetadataKey, GroupMetadataValue)
-    and cls not in (*VALUE_OF, *VALUE_OF.values())
-    and not cls.__name__.startswith("TransactionLog")
+    if cls not in (*VALUE_OF, *VALUE_OF.values()) and not cls.__name__.startswith("TransactionLog")
 ]
 # kafka-python 3.0 does not speak the protocol of KIP-848.
 KAFKA_PYTHON_MESSAGES = [

@@ -198,7 +198,8 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             return join_refusal(error, call.member_id)
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup) and not group.is_empty:
-            return self._consumers.join(group, call)
+            refused = partial(join_refusal, member_id=call.member_id)
+            return self._consumers.ask(group, refused, self._consumers.classic.join, call)
         if not isinstance(group, ClassicGroup):
             if call.member_id:
                 return join_refusal(UnknownMemberIdError, call.member_id)
@@ -217,7 +218,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             return sync_refusal(error)
         group = self.groups.get(call.group_id)
         if isinstance(group, ConsumerGroup):
-            return self._consumers.sync(group, call)
+            return self._consumers.ask(group, sync_refusal, self._consumers.classic.sync, call)
         if group is None:
             return sync_refusal(UnknownMemberIdError)
         return await self._parked(group, partial(group.sync, call))
@@ -241,21 +242,25 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             return error
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
-            return self._consumers.classic_heartbeat(group, member_id, instance_id, generation)
+            beat = self._consumers.classic.heartbeat
+            return self._consumers.ask(
+                group, lambda error: error, beat, member_id, instance_id, generation
+            )
         if group is None:
             return UnknownMemberIdError
         return group.heartbeat(member_id, instance_id, generation)
 
     def leave(
         self, group_id: str, leavers: Sequence[MemberIdentity]
-    ) -> tuple[ErrorType, Sequence[ErrorType]]:
+    ) -> tuple[ErrorType, list[ErrorType]]:
         """Remove members. Return an error for the request, or NoError and an error per member."""
         error = self._check(group_id)
         if error is not NoError:
-            return error, ()
+            return error, []
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
-            return self._consumers.leave(group, leavers)
+            leave = self._consumers.classic.leave
+            return self._consumers.ask(group, lambda error: (error, []), leave, leavers)
         if group is None:
             return NoError, [UnknownMemberIdError] * len(leavers)
         errors = group.leave(leavers)

@@ -32,11 +32,9 @@ from aiokafka_lite.protocol.codec import decode_key, decode_versioned, encode_ke
 from aiokafka_lite.protocol.messages.coordinator_records import (
     GROUP_KEY_CLASSES,
     VALUE_OF,
-    ConsumerGroupKey,
-    ConsumerGroupValue,
-    GroupMetadataKey,
     GroupMetadataValue,
-    OffsetCommitKey,
+    GroupRecordKey,
+    GroupRecordValue,
     OffsetCommitValue,
 )
 from aiokafka_lite.records import BatchHeader, ControlType, RecordSet, build_batch, iter_batches
@@ -53,15 +51,13 @@ GROUP_METADATA_VERSION: Final = 3
 CONSUMER_GROUP_VERSION: Final = 0
 
 ErrorType: TypeAlias = type[BrokerResponseError]
-RecordKey: TypeAlias = "OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey"
-RecordValue: TypeAlias = "OffsetCommitValue | GroupMetadataValue | ConsumerGroupValue | None"
 
 
 class CoordinatorRecord(NamedTuple):
     """One record of the log. Tombstones have no value."""
 
-    key: RecordKey
-    value: RecordValue
+    key: GroupRecordKey
+    value: GroupRecordValue | None
     # The producer of the transaction that commits the offset, NO_PRODUCER outside one.
     producer: ProducerIdentity = NO_PRODUCER
 
@@ -113,13 +109,8 @@ def decode_record(key: bytes | None, value: bytes | None) -> CoordinatorRecord |
     decoded = decode_key(GROUP_KEY_CLASSES, key)
     if decoded is None:
         return None
-    if value is None:
-        return CoordinatorRecord(decoded, None)
-    if isinstance(decoded, OffsetCommitKey):
-        return CoordinatorRecord(decoded, decode_versioned(OffsetCommitValue, value))
-    if isinstance(decoded, GroupMetadataKey):
-        return CoordinatorRecord(decoded, decode_versioned(GroupMetadataValue, value))
-    return CoordinatorRecord(decoded, decode_versioned(VALUE_OF[type(decoded)], value))
+    stored = None if value is None else decode_versioned(VALUE_OF[type(decoded)], value)
+    return CoordinatorRecord(decoded, stored)
 
 
 @dataclass(eq=False)

@@ -199,7 +199,11 @@ ConsumerGroupValue = (
     | ConsumerGroupCurrentMemberAssignmentValue
     | ConsumerGroupRegularExpressionValue
 )
-VALUE_OF: dict[type[ConsumerGroupKey], type[ConsumerGroupValue]] = {
+GroupRecordKey = OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey
+GroupRecordValue = OffsetCommitValue | GroupMetadataValue | ConsumerGroupValue
+VALUE_OF: Final[dict[type[GroupRecordKey], type[GroupRecordValue]]] = {
+    OffsetCommitKey: OffsetCommitValue,
+    GroupMetadataKey: GroupMetadataValue,
     ConsumerGroupMetadataKey: ConsumerGroupMetadataValue,
     ConsumerGroupPartitionMetadataKey: ConsumerGroupPartitionMetadataValue,
     ConsumerGroupMemberMetadataKey: ConsumerGroupMemberMetadataValue,
@@ -208,13 +212,8 @@ VALUE_OF: dict[type[ConsumerGroupKey], type[ConsumerGroupValue]] = {
     ConsumerGroupCurrentMemberAssignmentKey: ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupRegularExpressionKey: ConsumerGroupRegularExpressionValue,
 }
-
-
-GroupRecordKey = OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey
 GROUP_KEY_CLASSES: Final[dict[int, type[GroupRecordKey]]] = {
     0: OffsetCommitKey,
-    OffsetCommitKey.record_type: OffsetCommitKey,
-    GroupMetadataKey.record_type: GroupMetadataKey,
     **{key.record_type: key for key in VALUE_OF},
 }
 """By record type. Before Kafka 0.9, committed offsets had type 0."""

@@ -254,7 +254,7 @@ async def test_requests_are_refused_while_the_log_is_read(
     assert commit(heir) is CoordinatorLoadInProgressError
     assert (await heir.join("g", a_join())).error_code == CoordinatorLoadInProgressError.errno
     assert (await heir.sync(sync_call("m", 1))).error_code == CoordinatorLoadInProgressError.errno
-    assert heir.leave("g", [leaver("m")]) == (CoordinatorLoadInProgressError, ())
+    assert heir.leave("g", [leaver("m")]) == (CoordinatorLoadInProgressError, [])
     assert heir.delete("g") is CoordinatorLoadInProgressError
     assert heir.delete_offsets("g", [TP])[0] is CoordinatorLoadInProgressError
     # A heartbeat cannot be wrong yet: sessions start when the log has been read.

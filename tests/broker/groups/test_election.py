@@ -99,7 +99,7 @@ async def test_resigned_partition_is_forgotten_and_others_are_not(
     assert (await coordinator.join("g", a_join())).error_code == NotCoordinatorError.errno
     assert (await coordinator.sync(sync_call("m", 1))).error_code == NotCoordinatorError.errno
     assert coordinator.heartbeat("g", "m", None, 1) is NotCoordinatorError
-    assert coordinator.leave("g", [leaver("m")]) == (NotCoordinatorError, ())
+    assert coordinator.leave("g", [leaver("m")]) == (NotCoordinatorError, [])
     assert coordinator.delete("g") is NotCoordinatorError
     with pytest.raises(NotCoordinatorError):
         coordinator.expire_session("g", "m")

@@ -20,10 +20,6 @@ from aiokafka_lite.protocol import codec
 from aiokafka_lite.protocol.messages.coordinator_records import (
     GROUP_KEY_CLASSES,
     VALUE_OF,
-    GroupMetadataKey,
-    GroupMetadataValue,
-    OffsetCommitKey,
-    OffsetCommitValue,
     TransactionLogKey,
     TransactionLogValue,
 )
@@ -217,8 +213,6 @@ def _collect(value: Any, places: list[tuple[Any, Any]]) -> None:
 
 # --- The records of coordinators ---------------------------------------------------------------
 VALUES: Final[dict[type[Blob], type[Blob]]] = {
-    OffsetCommitKey: OffsetCommitValue,
-    GroupMetadataKey: GroupMetadataValue,
     TransactionLogKey: TransactionLogValue,
     **dict(VALUE_OF.items()),
 }

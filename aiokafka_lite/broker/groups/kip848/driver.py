@@ -12,7 +12,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
 
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.members import (
@@ -22,10 +22,7 @@ from aiokafka_lite.broker.groups.classic.members import (
     join_refusal,
     sync_refusal,
 )
-from aiokafka_lite.broker.groups.coordinator_log import (
-    CoordinatorRecord,
-    ErrorType,
-)
+from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord, ErrorType
 from aiokafka_lite.broker.groups.kip848.group import (
     JOINING,
     NOT_OWNED,
@@ -164,7 +161,9 @@ class ClassicMembers:
         self._has_to_join(change, member)
         return RebalanceInProgressError
 
-    def leave(self, change: GroupChange, leavers: Sequence[MemberIdentity]) -> list[ErrorType]:
+    def leave(
+        self, change: GroupChange, leavers: Sequence[MemberIdentity]
+    ) -> tuple[ErrorType, list[ErrorType]]:
         group = change.group
         errors: list[ErrorType] = []
         leaving: dict[str, None] = {}
@@ -181,7 +180,7 @@ class ClassicMembers:
             errors.append(NoError)
             leaving[member.member_id] = None
         self.machine.fence(change, [*leaving])
-        return errors
+        return NoError, errors
 
     # -- small parts ---------------------------------------------------------------------------
 
@@ -239,6 +238,7 @@ def _is_waiting(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
 
 Group: TypeAlias = "ClassicGroup | ConsumerGroup"
 ReplyT = TypeVar("ReplyT")
+P = ParamSpec("P")
 
 # Delay after a timer whose effect could not be stored.
 RETRY_S = 0.5
@@ -257,7 +257,7 @@ class ConsumerDriver:
     _resolving: dict[str, None] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self._classic = ClassicMembers(self.machine)
+        self.classic = ClassicMembers(self.machine)
 
     def heartbeat(
         self, beat: ConsumerGroupHeartbeatRequest, client: GroupClient
@@ -276,46 +276,19 @@ class ConsumerDriver:
         self._store_or_raise(change)
         return reply
 
-    # -- members of the classic protocol ---------------------------------------------------------
-
-    def join(self, group: ConsumerGroup, call: Join) -> JoinGroupResponse:
-        return self._ask(
-            group,
-            lambda change: self._classic.join(change, call),
-            lambda error: join_refusal(error, call.member_id),
-        )
-
-    def sync(self, group: ConsumerGroup, call: SyncGroupRequest) -> SyncGroupResponse:
-        return self._ask(group, lambda change: self._classic.sync(change, call), sync_refusal)
-
-    def classic_heartbeat(
-        self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
-    ) -> ErrorType:
-        return self._ask(
-            group,
-            lambda change: self._classic.heartbeat(change, member_id, instance_id, generation),
-            lambda error: error,
-        )
-
-    def leave(
-        self, group: ConsumerGroup, leavers: Sequence[MemberIdentity]
-    ) -> tuple[ErrorType, Sequence[ErrorType]]:
-        return self._ask(
-            group,
-            lambda change: (NoError, self._classic.leave(change, leavers)),
-            lambda error: (error, ()),
-        )
-
-    def _ask(
+    def ask(
         self,
         group: ConsumerGroup,
-        ask: Callable[[GroupChange], ReplyT],
         refused: Callable[[ErrorType], ReplyT],
+        method: Callable[Concatenate[GroupChange, P], ReplyT],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> ReplyT:
-        """Answer a request of the classic protocol, and store the change that it makes."""
+        """Answer a request by a method of `classic`, and store the change that it makes."""
         change = _change(group)
         try:
-            reply = ask(change)
+            reply = method(change, *args, **kwargs)
         except BrokerResponseError as error:
             return refused(type(error))
         stored = self._store(change)
