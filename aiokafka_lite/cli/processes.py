@@ -446,10 +446,10 @@ def _answer(
         return 200, prometheus.CONTENT_TYPE, prometheus.render_all(shown)
     # By name, too.
     scale = importlib.import_module("aiokafka_lite.extras.web.scale")
-    if (catch_up_s := scale.catch_up_s_of(path[1:])) is not None:
+    if (target := scale.Target.of(path[1:])) is not None:
         answers = [
             scalings.setdefault(number, scale.Scaling()).answer(
-                report.metrics, catch_up_s, time.monotonic()
+                report.metrics, target, time.monotonic()
             )
             for number, report in reports
             if report.health["verdict"] != "dead"

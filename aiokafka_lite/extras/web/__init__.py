@@ -22,8 +22,8 @@ rebinding).
 ``/``              the page, which reads ``/api/…`` every second or two
 ``/health``        `AIOKafkaConsumer.health` as JSON; 503 if the verdict is "dead", else 200
 ``/metrics``       `AIOKafkaConsumer.metrics` in Prometheus' text format, 1,000 label sets at most
-``/scale/300``     for an autoscaler: lag, partitions_with_lag, busy, and how many members it takes
-                   to catch up within 300 s, the default (scale.py)
+``/scale/300/0.8`` for an autoscaler: lag, partitions_with_lag, busy, and how many members it takes
+                   to catch up within 300 s if each is busy for 0.8 of its time (scale.py)
 ``/api/…``         the data of the page, a private format that may change
 =================  =================================================================================
 

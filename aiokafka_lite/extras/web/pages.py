@@ -29,7 +29,7 @@ from aiokafka_lite._pages import (
     read_assets,
     refusal,
 )
-from aiokafka_lite.extras.web.scale import Scaling, catch_up_s_of
+from aiokafka_lite.extras.web.scale import Scaling, Target
 
 # --- Measurements ----------------------------------------------------------------------------
 AnyConsumer: TypeAlias = AIOKafkaConsumer[object, object]
@@ -366,8 +366,8 @@ class Pages:
             return Answer(health.body, status=503 if health.is_dead else 200)
         if path == "metrics":
             return await self._metrics()
-        if (catch_up_s := catch_up_s_of(path)) is not None:
-            return self._scale(catch_up_s)
+        if (target := Target.of(path)) is not None:
+            return self._scale(target)
         if path not in VIEWS:
             return problem(404, "this page does not exist")
         query = ConsumerPageQuery.of(parameters)
@@ -378,12 +378,12 @@ class Pages:
             return problem(503, text, Retry_After="1")
         return Answer(body)
 
-    def _scale(self, catch_up_s: float) -> Answer:
+    def _scale(self, target: Target) -> Answer:
         if self._measuring.health().is_dead:
             return problem(503, "the consumer is dead: /health has the reason")
         measured = self._measuring.now()
         answer = self._measuring.scaling.answer(
-            measured.metrics, catch_up_s, measured.measured_at, thread_time()
+            measured.metrics, target, measured.measured_at, thread_time()
         )
         return Answer(json.dumps(answer).encode())
 

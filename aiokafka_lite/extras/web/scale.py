@@ -8,7 +8,8 @@ the time to catch up. The member can process
     the rate of records read / the part of the time it was busy
 
 or, if it lags behind by more than `BACKLOG_S`, just the rate of records read: then it is as fast as
-it can be. A partition needs its rate divided by the member's, but at most one member.
+it can be. It is to use only a part of that, `Target.part`. A partition needs its rate divided by
+this part of the member's, but at most one member.
 
 The answer is 1, the present size, if the samples are less than `LEAST_S` apart, if no records
 are read in spite of a lag, and while a circuit breaker pauses the handlers: more members would fail
@@ -25,7 +26,6 @@ from aiokafka_lite.structs import TopicPartition
 
 # The least time between the samples that are compared.
 WINDOW_S: Final = 60.0
-CATCH_UP_S: Final = 300.0
 LEAST_S: Final = 10.0
 # A lag of more than the member reads in this time is a backlog.
 BACKLOG_S: Final = 10.0
@@ -33,6 +33,24 @@ BACKLOG_S: Final = 10.0
 DELAYED: Final = "delayed"
 # A member that is hardly busy may be less fast than it seems.
 LEAST_BUSY: Final = 0.05
+
+
+class Target(NamedTuple):
+    """The time to catch up, and the part of its capacity that a member uses."""
+
+    catch_up_s: float = 300.0
+    part: float = 0.8
+
+    @classmethod
+    def of(cls, path: str) -> Target | None:
+        """Return that of a path: "scale", "scale/60" or "scale/60/0.7". None: it is no such path."""
+        name, *given = path.split("/")
+        try:
+            target = cls(*map(float, given))
+        except (TypeError, ValueError):
+            return None
+        is_right = 0 < target.catch_up_s < math.inf and 0 < target.part <= 1
+        return target if name == "scale" and is_right else None
 
 
 class PartitionSample(NamedTuple):
@@ -60,7 +78,7 @@ def busy(earlier: MemberSample, latest: MemberSample) -> float:
     return min(1.0, (latest.busy_s - earlier.busy_s) / passed_s) if passed_s else 0.0
 
 
-def members_wanted(earlier: MemberSample, latest: MemberSample, catch_up_s: float) -> float:
+def members_wanted(earlier: MemberSample, latest: MemberSample, target: Target) -> float:
     """Return how many members the latest partitions need, at most their number."""
     places, passed_s = latest.places, latest.at_s - earlier.at_s
     if passed_s < LEAST_S or latest.is_paused:
@@ -73,24 +91,12 @@ def members_wanted(earlier: MemberSample, latest: MemberSample, catch_up_s: floa
         read = max(0, place.position - before.position) / passed_s
         new = max(0.0, read + (place.lag - before.lag) / passed_s)
         rate += read
-        needed.append(new + place.lag / catch_up_s)
+        needed.append(new + place.lag / target.catch_up_s)
     if not rate:
         return float(lag > 0)
     if lag <= rate * BACKLOG_S:
         rate /= max(busy(earlier, latest), LEAST_BUSY)
-    return sum(min(1.0, each / rate) for each in needed)
-
-
-def catch_up_s_of(path: str) -> float | None:
-    """Return the time to catch up of a path such as "scale" or "scale/60". None: it is neither."""
-    name, slash, text = path.partition("/")
-    if name != "scale" or not slash:
-        return CATCH_UP_S if name == "scale" else None
-    try:
-        seconds = float(text)
-    except ValueError:
-        return None
-    return seconds if 0 < seconds < math.inf else None
+    return sum(min(1.0, each / (rate * target.part)) for each in needed)
 
 
 def added(answers: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -111,7 +117,7 @@ class Scaling:
         self._cpu_s = 0.0
 
     def answer(
-        self, metrics: Mapping[str, object], catch_up_s: float, now: float, cpu_s: float = 0.0
+        self, metrics: Mapping[str, object], target: Target, now: float, cpu_s: float = 0.0
     ) -> dict[str, float]:
         """Return the values of ``/scale``, at a time of any clock.
 
@@ -128,7 +134,7 @@ class Scaling:
             "lag": sum(lags),
             "partitions_with_lag": sum(lag > 0 for lag in lags),
             "busy": round(busy(self._earlier, latest), 3),
-            "wanted": round(members_wanted(self._earlier, latest, catch_up_s), 3),
+            "wanted": round(members_wanted(self._earlier, latest, target), 3),
         }
 
     def _sample(self, metrics: Mapping[str, object], now: float, cpu_s: float) -> MemberSample:

@@ -19,6 +19,7 @@ from aiokafka_lite.extras.web.scale import (
     MemberSample,
     PartitionSample,
     Scaling,
+    Target,
     added,
     members_wanted,
 )
@@ -60,15 +61,22 @@ def sample(
 def test_members_are_wanted_by_lag_rate_and_use(
     name: str, expected: float, before: Places, after: Places, busy: float
 ) -> None:
-    found = members_wanted(sample(0.0, before), sample(100.0, after, busy), catch_up_s=300.0)
+    found = members_wanted(sample(0.0, before), sample(100.0, after, busy), Target(part=1.0))
     assert found == pytest.approx(expected)
+
+
+def test_members_use_a_part_of_their_capacity_and_no_partition_needs_two() -> None:
+    before, after = sample(0.0, [(0, 0)] * 4), [(1000, 0)] * 4
+    for part, busy, expected in ((0.8, 0.8, 1.0), (0.8, 0.4, 0.5), (0.5, 0.8, 1.6), (0.2, 1.0, 4)):
+        found = members_wanted(before, sample(100.0, after, busy), Target(part=part))
+        assert found == pytest.approx(expected)
 
 
 def test_the_size_is_kept_while_handlers_are_paused_or_little_is_known() -> None:
     before, after = sample(0.0, [(0, 5000)] * 4), [(10, 9000)] * 4
-    assert members_wanted(before, sample(100.0, after), 300.0) == 4.0
-    assert members_wanted(before, sample(100.0, after, is_paused=True), 300.0) == 1.0
-    assert members_wanted(before, sample(5.0, after), 300.0) == 1.0
+    assert members_wanted(before, sample(100.0, after), Target()) == 4.0
+    assert members_wanted(before, sample(100.0, after, is_paused=True), Target()) == 1.0
+    assert members_wanted(before, sample(5.0, after), Target()) == 1.0
 
 
 async def test_records_that_are_not_due_are_no_lag() -> None:
@@ -78,7 +86,7 @@ async def test_records_that_are_not_due_are_no_lag() -> None:
     ]
     rows.append({"topic": "t", "partition": 2, "position": None, "lag": None, "state": "fetching"})
     counts = dict.fromkeys(("processing_paused", "processing_concurrency", "processing_calls"), 0)
-    found = Scaling().answer({"partitions": rows, **counts}, 300.0, now=0.0)
+    found = Scaling().answer({"partitions": rows, **counts}, Target(), now=0.0)
     assert (found["lag"], found["partitions_with_lag"], found["wanted"]) == (100, 1, 1)
     assert added([found, found]) == {
         "lag": 200, "partitions_with_lag": 2, "wanted": 2, "busy": found["busy"]
@@ -125,7 +133,7 @@ class Group:
         busy_s = (0.0 if before is None else before.busy_s) + min(15.0, 15 * work / can)
         latest = MemberSample(self.now, busy_s, places)
         self.earlier[mine[0]] = latest
-        return members_wanted(before or latest, latest, 300.0)
+        return members_wanted(before or latest, latest, Target())
 
 
 def test_a_group_grows_catches_up_and_shrinks() -> None:
@@ -134,7 +142,7 @@ def test_a_group_grows_catches_up_and_shrinks() -> None:
     busy = group.run(3600, [48.0] * 10)  # 480 a second
     assert max(busy) <= 10
     assert sum(group.lag) < 1000
-    assert set(busy[-60:]) == {5}
+    assert set(busy[-60:]) == {6}
     group.lag = [3000.0] * 10  # a burst
     assert max(group.run(600, [48.0] * 10)) > 5
     assert sum(group.lag) < 30_000 / 4
@@ -173,12 +181,12 @@ async def test_the_page_answers_an_autoscaler(monkeypatch: pytest.MonkeyPatch) -
             metrics = consumer.metrics()
             assert (metrics["processing_calls"], metrics["processing_concurrency"]) == (2, 4)
             await asyncio.sleep(0.2)
-            answer = await ask(f"{url}scale/60", Host="pod.example")
+            answer = await ask(f"{url}scale/60/0.5", Host="pod.example")
             found = answer.fields()
             assert (found["lag"], found["partitions_with_lag"]) == (2, 1)
             assert 0 < float(str(found["busy"])) <= 1
             assert 0 < float(str(found["wanted"])) <= 2
-            for wrong in ("0", "-1", "inf", "nan", "soon", "60/x"):
+            for wrong in ("0", "-1", "inf", "nan", "soon", "60/x", "60/0", "60/1.1", "60/0.8/"):
                 assert (await ask(f"{url}scale/{wrong}")).status == 404
             release.set()
             await consumer.stop()
