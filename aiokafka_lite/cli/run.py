@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
 
@@ -115,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
         # Of this start: other programs of this machine have other members.
         token = UNSEEDED.unguessable_bytes(4).hex()
         options.instance = options.instance or f"{socket.gethostname()}-{token}"
-        return Supervisor(options).run()
+        return loops.run(Supervisor(options).run(), options.loop, handles_signals=False)
     handler = load(options.handler)
     summary = loops.run(_work_alone(options, handler), options.loop, handles_signals=False)
     if summary is None:
@@ -162,19 +163,21 @@ def _import_failed(name: str, error: Exception) -> CommandError:
 
 
 # --- A process ------------------------------------------------------------------------------
-def consumer_of(options: argparse.Namespace, number: int) -> AIOKafkaConsumer:
+def consumer_of(options: argparse.Namespace, number: int, handler: object) -> AIOKafkaConsumer:
     """Create the consumer of a process. Processes of a named program stay in the group."""
     from aiokafka_lite import AIOKafkaConsumer
+    from aiokafka_lite.processing import Router
 
     class LeavingConsumer(AIOKafkaConsumer[Any, Any]):
         """A static member that leaves the group when it is stopped."""
 
-        async def _stop(
-            self, timeout_s: float, *, is_clean: bool, leave: bool | None = None
+        async def stop(
+            self, timeout: float = 10.0, *, leave: bool | None = True
         ) -> dict[TopicPartition, OffsetAndMetadata]:
-            # After a failure, the partitions wait for the restart of the process.
-            leaves = True if is_clean and leave is None else leave
-            return await super()._stop(timeout_s, is_clean=is_clean, leave=leaves)
+            return await super().stop(timeout, leave=leave)
+
+        async def __aexit__(self, *_: object) -> None:
+            await self.stop()
 
     consumer = connecting(options).member(
         AIOKafkaConsumer if options.name == options.instance else LeavingConsumer,
@@ -183,56 +186,60 @@ def consumer_of(options: argparse.Namespace, number: int) -> AIOKafkaConsumer:
         auto_offset_reset=options.start,
         isolation_level=options.isolation_level,
     )
-    if options.topics:
-        consumer.subscribe(options.topics)
+    router = Router(handler) if isinstance(handler, Mapping) else handler
+    # Before it starts, which fails if one is missing.
+    if topics := options.topics or (isinstance(router, Router) and router.names):
+        consumer.subscribe(topics)
     return consumer
+
+
+async def serve(
+    stack: AsyncExitStack, options: argparse.Namespace, module: str, shown: object
+) -> None:
+    """Serve the page of a consumer, by the module `app`, or of workers, by `processes`."""
+    if options.web is None:
+        return
+    host, port = options.web
+    try:
+        # By name: extras are above the commands.
+        page = importlib.import_module(f"aiokafka_lite.extras.web.{module}")
+        url: str = await stack.enter_async_context(page.serve(shown, host=host, port=port))
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(error.name or "aiohttp", extra="web") from error
+    print(f"page: {url}", file=sys.stderr)
 
 
 async def handle_all(
     consumer: AIOKafkaConsumer, handler: Any, options: argparse.Namespace, **more: Any
 ) -> RunSummary | None:
     run: Any = consumer.run  # overloads cannot tell what the handler is
-    summary: RunSummary | None = await run(
-        handler,
-        concurrency=options.concurrency,
-        order=None if options.order == "none" else options.order,
-        batch_size=options.batch_size,
-        timeout_s=options.handler_timeout,
-        retry=options.retry,
-        dead_letter=options.dead_letter,
-        until=options.until,
-        **more,
-    )
-    return summary
-
-
-async def _work_alone(options: argparse.Namespace, handler: object) -> RunSummary | None:
-    consumer = consumer_of(options, 0)
-    async with AsyncExitStack() as stack:
-        if options.web is not None:
-            # By name: extras are above the commands.
-            web = importlib.import_module("aiokafka_lite.extras.web")
-            host, port = options.web
-            try:
-                url: str = await stack.enter_async_context(
-                    web.serve(consumer, host=host, port=port)
-                )
-            except ModuleNotFoundError as error:
-                raise MissingExtraError(error.name or "aiohttp", extra="web") from error
-            print(f"page: {url}", file=sys.stderr)
-        await stack.enter_async_context(consumer)
+    async with consumer:
         try:
-            return await handle_all(consumer, handler, options, progress=options.progress)
-        except (CommandError, KafkaError):
+            summary: RunSummary | None = await run(
+                handler,
+                concurrency=options.concurrency,
+                order=None if options.order == "none" else options.order,
+                batch_size=options.batch_size,
+                timeout_s=options.handler_timeout,
+                retry=options.retry,
+                dead_letter=options.dead_letter,
+                until=options.until,
+                **more,
+            )
+        except KafkaError:
             raise
         except Exception as error:
-            is_wrong_use = isinstance(error, (TypeError, ValueError)) and is_of_arguments(consumer)
+            has_handled = consumer.metrics()["processing_failed_total"] != 0
+            is_wrong_use = isinstance(error, (TypeError, ValueError)) and not has_handled
             if not is_wrong_use:
                 log.exception("the command ends, because run() has failed")
             name = "" if is_wrong_use else f"{type(error).__name__}: "
             raise CommandError(f"{options.handler}: {name}{error}") from error
+    return summary
 
 
-def is_of_arguments(consumer: AIOKafkaConsumer) -> bool:
-    """Whether an error of `run` was not a handler's."""
-    return consumer.metrics()["processing_failed_total"] == 0
+async def _work_alone(options: argparse.Namespace, handler: object) -> RunSummary | None:
+    consumer = consumer_of(options, 0, handler)
+    async with AsyncExitStack() as stack:
+        await serve(stack, options, "app", consumer)
+        return await handle_all(consumer, handler, options, progress=options.progress)

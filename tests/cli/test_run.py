@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-import multiprocessing.process
 import os
 import re
 import signal
+import subprocess
 import sys
 import urllib.error
 import urllib.request
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -73,6 +73,12 @@ async def hang(record):
     say("began", record.partition, record.offset)
     time.sleep(600)
 
+async def hang_once(record):
+    if not os.path.exists("hung"):
+        open("hung", "w").close()
+        await hang(record)
+    say("ended", record.partition, record.offset)
+
 async def fail_and_hang(record):
     thread = asyncio.to_thread(time.sleep, 600)
     await asyncio.wait({asyncio.ensure_future(thread)}, timeout=2)
@@ -85,6 +91,7 @@ async def lose_connection(record):
     raise BrokenPipeError(32, "Broken pipe")
 
 nothing = None
+by_topic = {"not_there": handle}
 
 class Inner:
     by_topic = {}
@@ -124,6 +131,10 @@ class Command:
         self.lines.append(line.decode().strip())
         return bool(line)
 
+    async def follow(self) -> None:
+        while await self.read():
+            pass
+
     async def rest(self) -> int:
         assert self.process.stdout is not None
         self.lines += (await self.process.stdout.read()).decode().splitlines()
@@ -145,8 +156,9 @@ async def command(
     folder: Path,
     *arguments: str,
     program: Sequence[str] = ("-m", "aiokafka_lite"),
+    patience_s: float = PATIENCE_S,
 ) -> AsyncIterator[Command]:
-    async with timeout(PATIENCE_S), started(
+    async with timeout(patience_s), started(
         sys.executable, *program, "run", *arguments, "-b", kafka.bootstrap_servers,
         cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=PIPE, stderr=asyncio.subprocess.STDOUT,
@@ -185,35 +197,87 @@ async def test_one_process_drains_at_sigterm(embedded: KafkaHandle, folder: Path
     assert await committed(embedded, topic) == [20] * 4
 
 
-async def test_a_killed_process_starts_again_and_no_record_is_lost(
-    embedded: KafkaHandle, folder: Path
+@asynccontextmanager
+async def with_short_sessions(kafka: KafkaHandle) -> AsyncIterator[KafkaHandle]:
+    """The same cluster, or an embedded broker that misses a killed member soon."""
+    if kafka.kind == "real":
+        yield kafka
+        return
+    async with Broker(
+        group_consumer_session_timeout_ms=2_000, group_consumer_heartbeat_interval_ms=400
+    ) as broker:
+        yield KafkaHandle("embedded", broker.bootstrap_servers)
+
+
+@pytest.mark.real_if_long
+async def test_each_of_four_processes_is_killed_while_records_are_produced(
+    kafka: KafkaHandle, folder: Path
 ) -> None:
-    topic, port = await topic_of(embedded, 60), free_port()
-    async with command(
-        embedded, folder, "handlers_of_run:handle", topic, "-g", topic, "--processes", "2",
-        "--concurrency", "2", "--web", f"127.0.0.1:{port}",
-    ) as running:  # fmt: skip
-        while len(running.records("ended")) < 2:
-            assert await running.read()
-        killed, healthy = running.records("ended")
-        os.kill(killed, signal.SIGKILL)
-        await running.until(r"ended \(exit code -9\), and starts again in 0.5 s")
-        while len(seen := set().union(*running.records("ended").values())) < 240:
-            assert await running.read(), running.lines
-        assert len(seen) == 240
-        assert set(running.records("ended")[healthy].values()) == {1}
-        await asyncio.sleep(1.5)
-        status, body = await asyncio.to_thread(get, port, "/health")
-        health = json.loads(body)
-        assert (status, [each["restarts"] for each in health["processes"]].count(1)) == (200, 1)
-        status, body = await asyncio.to_thread(get, port, "/metrics")
-        assert 'process="0"' in body
-        assert body.count("# TYPE aiokafka_lite_records_total counter") == 1
-        status, body = await asyncio.to_thread(get, port, "/scale/60")
-        assert json.loads(body).keys() == {"lag", "partitions_with_lag", "busy", "wanted"}
-        running.process.send_signal(signal.SIGTERM)
-        assert await running.rest() == 0
-    assert await committed(embedded, topic) == [60] * 4
+    partitions, port = 8, free_port()
+    # Per killed process, what was committed before: all later records may be repeated.
+    killed: dict[int, list[int | None]] = {}
+    async with with_short_sessions(kafka) as kafka:
+        topic = await topic_of(kafka, 5, partitions)
+        async with command(
+            kafka, folder, "handlers_of_run:handle", topic, "-g", topic, "--processes", "4",
+            "--web", f"127.0.0.1:{port}", patience_s=10 * PATIENCE_S,
+        ) as running:  # fmt: skip
+            following = asyncio.ensure_future(running.follow())
+            count = 5
+            while len(killed) < 4 or not is_restarted(running, 4):
+                for partition in range(partitions):
+                    await kafka.produce(topic, partition, [(b"k%d" % n, b"v") for n in range(5)])
+                count += 5
+                await asyncio.sleep(0.1)
+                pids = [*running.records("began")]
+                if len(killed) < 4 <= len(pids) and is_restarted(running, len(killed)):
+                    killed[pids[len(killed)]] = await committed(kafka, topic, partitions)
+                    os.kill([*killed][-1], signal.SIGKILL)
+            everything = {(p, n) for p in range(partitions) for n in range(count)}
+            while set().union(*running.records("ended").values()) != everything:
+                assert not following.done(), running.lines
+                await asyncio.sleep(0.1)
+            await check_pages(port)
+            running.process.send_signal(signal.SIGTERM)
+            await following
+            assert await running.rest() == 0
+        assert await committed(kafka, topic, partitions) == [count] * partitions
+    check_handled(running, killed)
+
+
+def is_restarted(running: Command, count: int) -> bool:
+    """Whether so many processes were restarted."""
+    return sum("starts again" in each for each in running.lines) == count
+
+
+def check_handled(running: Command, killed: Mapping[int, Sequence[int | None]]) -> None:
+    """Check the order of a key's records, and that only open records of a killed process repeat."""
+    began: dict[tuple[int, int], int] = {}
+    ended = Counter[tuple[int, int]]()  # how many records of a partition's key
+    for line in running.lines:
+        if match := re.fullmatch(r"(\d+) (began|ended) (\d+) (\d+)", line):
+            pid, partition, offset = int(match[1]), int(match[3]), int(match[4])
+            key, place = (partition, offset % 5), offset // 5
+            if match[2] == "ended":
+                ended[key] = max(ended[key], place + 1)
+                continue
+            assert ended[key] >= place, f"{line} began before an earlier record of its key ended"
+            if (earlier := began.get((partition, offset))) is not None:
+                assert earlier in killed, f"{line} was begun by {earlier}, which is healthy"
+                assert offset >= (killed[earlier][partition] or 0), f"{line} was committed"
+            began[partition, offset] = pid
+
+
+async def check_pages(port: int) -> None:
+    """Check the pages of four processes that have started twice."""
+    status, body = await asyncio.to_thread(get, port, "/health")
+    health = json.loads(body)
+    assert (status, [each["restarts"] for each in health["processes"]]) == (200, [1] * 4)
+    status, body = await asyncio.to_thread(get, port, "/metrics")
+    assert all(f'process="{number}"' in body for number in range(4))
+    assert body.count("# TYPE aiokafka_lite_records_total counter") == 1
+    status, body = await asyncio.to_thread(get, port, "/scale/60/0.5")
+    assert json.loads(body).keys() == {"lag", "partitions_with_lag", "busy", "wanted"}
 
 
 def get(port: int, path: str) -> tuple[int, str]:
@@ -324,24 +388,22 @@ async def test_a_second_signal_cancels_and_no_process_outlives_the_first(
     assert code == (143 if ending == "again" else -signal.SIGKILL)
 
 
-async def test_a_failed_handler_starts_its_process_again_and_a_wrong_one_ends_the_command(
+async def test_a_failed_or_wrong_handler_ends_the_command(
     embedded: KafkaHandle, folder: Path
 ) -> None:
     topic = await topic_of(embedded, 2, 1)
-    two = ("-g", topic, "--processes", "2")
-    async with command(embedded, folder, "handlers_of_run:fail", topic, *two) as running:
-        await running.until(r"ended \(LookupError: of the handler\), and starts again in 0.5 s")
-        await running.until(r"and starts again in 1 s")
-        running.process.send_signal(signal.SIGINT)
-        assert await running.rest() == 130
-    for handler, text in (
-        ("broken_of_run:handle", "cannot import broken_of_run: ModuleNotFoundError"),
-        ("handlers_of_run:nothing", "handler must be"),
+    two = topic, "--processes", "2"
+    for handler, text, more in (
+        ("handlers_of_run:fail", "handlers_of_run:fail: LookupError: of the handler", two),
+        ("broken_of_run:handle", "cannot import broken_of_run: ModuleNotFoundError", two),
+        ("handlers_of_run:nothing", "handler must be", two),
+        ("handlers_of_run:nothing", "handler must be", (topic,)),
+        ("handlers_of_run:by_topic", "topic 'not_there' was not found", ("--timeout", "1")),
     ):
-        for more in (two, ("-g", topic)):
-            async with command(embedded, folder, handler, topic, *more) as running:
-                assert await running.rest() == 1
-                assert text in running.lines[-1]
+        async with command(embedded, folder, handler, *more, "-g", topic) as running:
+            assert await running.rest() == 1
+            assert text in running.lines[-1]
+            assert "starts again" not in "".join(running.lines)
 
 
 async def test_processes_of_a_handler_do_not_ignore_signals(
@@ -357,29 +419,53 @@ async def test_processes_of_a_handler_do_not_ignore_signals(
         assert await running.rest() == 0
 
 
-async def test_a_process_that_remains_after_its_end_is_killed_and_starts_again(
-    embedded: KafkaHandle, folder: Path
-) -> None:
-    topic, port = await topic_of(embedded, 1, 1), free_port()
+@pytest.fixture
+def impatient(folder: Path) -> tuple[str]:
+    """The command, whose first process waits for shorter times."""
     (folder / "impatient.py").write_text(
         "import sys\nfrom aiokafka_lite.cli import main, processes\n"
-        "processes.KILL_S = 3.0\nif __name__ == '__main__':\n    sys.exit(main.main())\n"
+        "processes.KILL_S, processes.SILENT_S, processes.HUNG_S = 3.0, 2.0, 4.0\n"
+        "if __name__ == '__main__':\n    sys.exit(main.main())\n"
     )
+    return ("impatient.py",)
+
+
+async def test_a_process_that_remains_after_its_failure_is_killed(
+    embedded: KafkaHandle, folder: Path, impatient: tuple[str]
+) -> None:
+    topic, port = await topic_of(embedded, 1, 1), free_port()
     async with command(
         embedded, folder, "handlers_of_run:fail_and_hang", topic, "-g", topic, "--processes", "2",
-        "--web", f"127.0.0.1:{port}", program=("impatient.py",),
+        "--web", f"127.0.0.1:{port}", program=impatient,
     ) as running:  # fmt: skip
-        await running.until("LookupError: of the handler")
-        await asyncio.sleep(0.5)
+        await running.until("process 0 has failed|process 1 has failed|LookupError: of the handler")
+        await running.until(r"process \d is killed: it has not ended in 3 s")
+        assert await running.rest() == 1
+        assert "LookupError: of the handler" in running.lines[-1]
+
+
+async def test_a_process_that_hangs_is_killed_and_starts_again(
+    embedded: KafkaHandle, folder: Path, impatient: tuple[str]
+) -> None:
+    topic, port = await topic_of(embedded, 1, 1), free_port()
+    async with command(
+        embedded, folder, "handlers_of_run:hang_once", topic, "-g", topic, "--processes", "2",
+        "--web", f"127.0.0.1:{port}", program=impatient,
+    ) as running:  # fmt: skip
+        await running.until("began")
+        await asyncio.sleep(2.5)
         status, body = await asyncio.to_thread(get, port, "/health")
         health = json.loads(body)
         assert (status, health["verdict"]) == (200, "degraded")
         [dead] = [each for each in health["processes"] if each["verdict"] == "dead"]
-        assert dead["reasons"] == ["LookupError: of the handler"]
+        assert dead["reasons"] == ["no report for 2 s"]
         status, body = await asyncio.to_thread(get, port, "/metrics")
         assert (status, f'process="{dead["process"]}"' in body) == (200, False)
-        await running.until(r"processes \[\d\] are killed: they have not ended in 3 s")
-        await running.until(r"ended \(LookupError: of the handler\), and starts again")
+        await running.until(r"process \d is killed: it has not reported for 4 s")
+        await running.until(r"ended \(exit code -9\), and starts again in 0.5 s")
+        await running.until("ended 0 0")
+        running.process.send_signal(signal.SIGTERM)
+        assert await running.rest() == 0
 
 
 async def test_errors_that_a_restart_does_not_cure_end_the_command(
@@ -393,7 +479,7 @@ async def test_errors_that_a_restart_does_not_cure_end_the_command(
             (
                 secured,
                 "handle",
-                "AuthenticationFailedError",
+                "refuses PLAIN authentication",
                 (*password, "--security-protocol", "SASL_PLAINTEXT"),
             ),
             (embedded, "fail", "LookupError: of the handler", ("--until", "end")),
@@ -410,18 +496,18 @@ async def test_errors_that_a_restart_does_not_cure_end_the_command(
 def test_processes_that_never_begin_end_the_command(
     problem: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(_: object) -> None:
+    def start(*_: object, **_more: object) -> None:
         raise BlockingIOError(errno.EAGAIN, problem)
 
     if problem == "too many processes":
-        monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", start)
+        monkeypatch.setattr(subprocess, "Popen", start)
     monkeypatch.chdir(folder)
     monkeypatch.setattr(processes, "FIRST_DELAY_S", 0.0)
-    monkeypatch.setattr(processes, "MOST_UNHEARD", 2)
+    monkeypatch.setattr(processes, "MOST_DEATHS", 2)
     arguments = ("run", "handlers_of_run:handle", "t", "-g", "g", "-b", "127.0.0.1:1")
     options = build_parser("run").parse_args([*arguments, "--processes", "2"])
     with pytest.raises(CommandError, match=rf"ended 2 times .*{problem}"):
-        processes.Supervisor(options).run()
+        asyncio.run(processes.Supervisor(options).run())
 
 
 @for_each(

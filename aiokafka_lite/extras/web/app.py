@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableMapping
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 from urllib.parse import parse_qsl, quote
 
 from aiokafka_lite._pages import Answer, hosts_of, response
@@ -15,6 +23,13 @@ from aiokafka_lite.extras.web.pages import Pages, Shown
 
 if TYPE_CHECKING:
     from aiohttp import web
+
+
+class Answering(Protocol):
+    async def answer(
+        self, method: str, hosts: Sequence[str], path: str, parameters: Mapping[str, str]
+    ) -> Answer: ...
+
 
 EXTRA: Final = ("aiohttp", "prometheus_client")
 
@@ -34,9 +49,11 @@ def application(consumer: Shown, *, hosts: Collection[str] = ()) -> web.Applicat
         ModuleNotFoundError: A package of the extra `web` is not installed.
     """
     require_web()
-    from aiohttp import web
+    return application_of(Pages(consumer, hosts))
 
-    pages = Pages(consumer, hosts)
+
+def application_of(pages: Answering) -> web.Application:
+    from aiohttp import web
 
     async def answer(request: web.Request) -> web.Response:
         path = request.match_info["path"]
@@ -66,14 +83,13 @@ BACKLOG: Final = 128
 SHUTDOWN_S: Final = 0.5
 
 
-@asynccontextmanager
-async def serve(
+def serve(
     consumer: Shown,
     *,
     host: str = LOOPBACK,
     port: int = 0,
     hosts: Collection[str] = (),
-) -> AsyncIterator[str]:
+) -> AbstractAsyncContextManager[str]:
     """Serve a consumer's state during an `async with` block, which yields the page's address.
 
     Enter the block before the consumer starts, in the same event loop, and leave it after the
@@ -89,11 +105,14 @@ async def serve(
         KafkaConnectionError: The address cannot be listened on.
         ModuleNotFoundError: A package of the extra `web` is not installed.
     """
-    app = application(consumer, hosts=hosts)
+    return served(application(consumer, hosts=hosts), host, port)
+
+
+@asynccontextmanager
+async def served(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
     from aiohttp import web
 
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
-    del consumer  # serving must not keep it alive
     await runner.setup()
     assert runner.server is not None  # noqa: S101 -- setup made it
     try:

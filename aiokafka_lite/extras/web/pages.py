@@ -399,9 +399,8 @@ class Pages:
             measured = self._measuring.now()
             if measured.exposition is None:
                 metrics, verdict = measured.metrics, self._measuring.health().verdict
-                measured.exposition = await asyncio.to_thread(
-                    render, metrics, verdict, labels_of(metrics)
-                )
+                shown = metrics, verdict, labels_of(metrics)
+                measured.exposition = await asyncio.to_thread(render, shown)
             return Answer(measured.exposition, CONTENT_TYPE)
 
 

@@ -126,24 +126,19 @@ Rows = Sequence[Mapping[str, object]]
 _NONE: Final = Metric("none", "", "unknown")
 
 
-def render(
-    metrics: Mapping[str, object], verdict: str, everywhere: Mapping[str, str] | None = None
-) -> bytes:
-    """Return metrics as text, all with the labels `everywhere`. Any thread may call it."""
-    return render_all([(everywhere or {}, metrics, verdict)])
+def render(*consumers: tuple[Mapping[str, object], str, Mapping[str, str]]) -> bytes:
+    """Return metrics as text. Any thread may call it.
 
-
-def render_all(
-    consumers: Iterable[tuple[Mapping[str, str], Mapping[str, object], str]],
-) -> bytes:
-    """As `render`, for several consumers with different labels."""
+    Args:
+        consumers: Of each, the metrics, the verdict, and labels for all of its samples.
+    """
     collected: dict[str, Metric] = {}
-    for everywhere, metrics, verdict in consumers:
+    for metrics, verdict, everywhere in consumers:
         for family in families(metrics, verdict):
-            samples = family.samples
-            if everywhere:
-                samples = [each._replace(labels={**everywhere, **each.labels}) for each in samples]
-            family.samples = [*collected.get(family.name, _NONE).samples, *samples]
+            family.samples = [
+                *collected.get(family.name, _NONE).samples,
+                *(each._replace(labels={**everywhere, **each.labels}) for each in family.samples),
+            ]
             collected[family.name] = family
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collected(list(collected.values())))

@@ -43,7 +43,7 @@ class Target(NamedTuple):
 
     @classmethod
     def of(cls, path: str) -> Target | None:
-        """Return that of a path: "scale", "scale/60" or "scale/60/0.7". None: it is no such path."""
+        """Return that of a path such as "scale" or "scale/60/0.7". None: it is no such path."""
         name, *given = path.split("/")
         try:
             target = cls(*map(float, given))

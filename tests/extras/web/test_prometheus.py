@@ -41,7 +41,7 @@ def samples(text: bytes) -> Iterator[tuple[str, dict[str, str], float]]:
 
 
 def test_numbers_are_series_and_what_is_not_known_is_not() -> None:
-    text = render(measured(partition("t", 0), partition("t", 1, state="paused")), "degraded")
+    text = render((measured(partition("t", 0), partition("t", 1, state="paused")), "degraded", {}))
     found = [
         (name.removeprefix("aiokafka_lite_"), labels, value)
         for name, labels, value in samples(text)
@@ -59,7 +59,7 @@ def test_numbers_are_series_and_what_is_not_known_is_not() -> None:
 
 
 def test_kinds_are_told() -> None:
-    text = render(measured(partition("t", 0)), "ok").decode()
+    text = render((measured(partition("t", 0)), "ok", {})).decode()
     assert "# TYPE aiokafka_lite_records_total counter" in text
     assert "# TYPE aiokafka_lite_partition_lag gauge" in text
 
@@ -68,7 +68,7 @@ def test_no_more_label_sets_than_allowed_and_always_the_same() -> None:
     rows = [partition(f"topic-{n % 7}", n) for n in range(1_200)]
     seen = []
     for given in (rows, rows[::-1]):
-        text = render(measured(*given, nodes=500), "ok")
+        text = render((measured(*given, nodes=500), "ok", {}))
         found = list(samples(text))
         seen.append(
             {
@@ -85,14 +85,14 @@ def test_no_more_label_sets_than_allowed_and_always_the_same() -> None:
 
 def test_hostile_names_stay_within_their_quotes() -> None:
     hostile = 'a"} 1\nevil_total 666\r\n# TYPE x counter\\'
-    text = render(measured(partition(hostile, 0)), "ok")
+    text = render((measured(partition(hostile, 0)), "ok", {}))
     found = list(samples(text))
     assert ("aiokafka_lite_partition_lag", {"topic": hostile, "partition": "0"}, 2) in found
     assert "evil_total" not in {name for name, _, _ in found}
 
 
 def test_consumer_without_partitions_has_its_sums() -> None:
-    found = list(samples(render(measured(nodes=0), "dead")))
+    found = list(samples(render((measured(nodes=0), "dead", {}))))
     assert ("aiokafka_lite_partitions_left_out", {}, 0) in found
 
 
@@ -123,7 +123,7 @@ async def test_every_series_of_a_consumer_has_group_and_host_and_every_metric_a_
 
 def test_a_consumer_without_a_group_has_no_label_for_one() -> None:
     metrics = measured(partition("t", 0))
-    found = samples(render(metrics, "ok", labels_of(metrics)))
+    found = samples(render((metrics, "ok", labels_of(metrics))))
     assert {(*labels,) for name, labels, _ in found if name.endswith("records_total")} == {
         ("host",)
     }
