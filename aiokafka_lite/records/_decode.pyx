@@ -33,6 +33,8 @@ from aiokafka_lite.errors import CorruptRecordException, KafkaError
 cdef enum:
     MIN_RECORD_BYTES = 7
     MIN_HEADER_BYTES = 2
+    MAX_HEADERS = 1 << 18  # see `_decode_py`
+    HEADERS_A_RECORD = 64
     LOG_OVERHEAD = 12
     CODEC_MASK = 0x07
 
@@ -129,7 +131,7 @@ cdef class BatchCursor:
             self.pass_record(&parsed)
             if parsed.offset >= self.floor:
                 into.append(self.record(&parsed))
-                limit -= 1
+                limit -= 1 + parsed.header_count // HEADERS_A_RECORD
         return self.is_finished()
 
     cdef bint add_rows(self, Columns columns, Py_ssize_t limit) except -1:
@@ -145,7 +147,7 @@ cdef class BatchCursor:
                 if parsed.offset >= self.floor:
                     if not add(columns, &parsed):
                         break
-                    limit -= 1
+                    limit -= 1 + parsed.header_count // HEADERS_A_RECORD
                 self.pass_record(&parsed)
         finally:
             columns.end_row_group(
@@ -238,7 +240,7 @@ cdef inline int check_headers(Bytes *record, Parsed *out) except -1:
 cdef const uint8_t *end_of_headers(Bytes record, int32_t count) except NULL:
     cdef Slice name
     cdef Slice value
-    if count < 0 or count > (record.end - record.pos) // MIN_HEADER_BYTES:
+    if count < 0 or count > min((record.end - record.pos) // MIN_HEADER_BYTES, MAX_HEADERS):
         raise corrupt(f"a record has the invalid header count {count}")
     for _ in range(count):
         if not varint_slice(&record, &name) or not varint_slice(&record, &value):

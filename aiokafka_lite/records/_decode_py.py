@@ -27,6 +27,10 @@ Record: TypeAlias = ConsumerRecord
 # Length, attributes, timestamp delta, offset delta, two lengths of -1 and a header count.
 MIN_RECORD_BYTES: Final = 7
 _MIN_HEADER_BYTES: Final = 2
+# Of one record. A header takes some 100 bytes of memory, and two in the batch.
+MAX_HEADERS: Final = 1 << 18
+# As costly as a record.
+_HEADERS_A_RECORD: Final = 64
 _MAX_INT64: Final = 2**63 - 1
 _int32 = struct.Struct(">i")
 _int64 = struct.Struct(">q")
@@ -97,7 +101,7 @@ class BatchCursor:
             self._pass(record, end)
             if record.offset >= self._floor:
                 into.append(record)
-                limit -= 1
+                limit -= 1 + len(record.headers) // _HEADERS_A_RECORD
         return self._is_finished()
 
     def take_columns(self, columns: object, limit: int) -> bool:
@@ -119,7 +123,7 @@ class BatchCursor:
                 if record.offset >= self._floor:
                     if not columns.add(record):
                         break
-                    limit -= 1
+                    limit -= 1 + len(record.headers) // _HEADERS_A_RECORD
                 self._pass(record, end)
         finally:
             columns.end_row_group(self._topic, self._partition, self._timestamp_type, first_row)
@@ -381,7 +385,7 @@ def _headers(buffer: memoryview, pos: int, end: int) -> tuple[tuple[tuple[str, b
     count, pos = read_varint(buffer, pos, end)
     if count == 0:
         return (), pos
-    if count < 0 or count > (end - pos) // _MIN_HEADER_BYTES:
+    if count < 0 or count > min((end - pos) // _MIN_HEADER_BYTES, MAX_HEADERS):
         raise CorruptRecordException(f"a record has the invalid header count {count}")
     headers: list[tuple[str, bytes]] = []
     for _ in range(count):

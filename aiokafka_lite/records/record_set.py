@@ -47,6 +47,7 @@ _PIECE_S: Final = 1e-3  # with zstd, for records that compress to half. Gzip tak
 DEFAULT_MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 # Larger batches are decompressed in pieces.
 _LARGEST_WHOLE_BYTES: Final = LARGEST_KEPT_BYTES
+_LARGEST_MARKER_BYTES: Final = 16 * 1024  # of control records: brokers do not compress them
 # One `take` ends with the batch that exceeds this number of decompressed bytes.
 INFLATED_AT_ONCE_BYTES: Final = 1024 * 1024
 
@@ -67,9 +68,11 @@ class RecordSet:
         "_header",
         "_inflated",
         "_is_in_plain",
+        "_is_large",
         "_is_packed",
         "_is_past_end",
         "_max_batch_bytes",
+        "_may_block",
         "_payload",
         "_pieces",
         "_plain",
@@ -93,7 +96,7 @@ class RecordSet:
         check_crcs: bool = True,
         aborted: Iterable[tuple[int, int]] | None = None,
         max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
-        may_block: bool = False,
+        may_block: bool = True,
     ) -> None:
         """Keep the bytes, without reading them.
 
@@ -106,7 +109,7 @@ class RecordSet:
                 order. None for read_uncommitted.
             max_batch_bytes: The limit of the decompression buffer, for a record, or for a batch
                 that cannot be decompressed in pieces.
-            may_block: Decompress in `take`, for callers without an event loop.
+            may_block: Decompress all batches in `take`, for callers without an event loop.
         """
         self.topic: Final = topic
         self.partition: Final = partition
@@ -120,6 +123,7 @@ class RecordSet:
         aborted = None if aborted is None else tuple(aborted)
         self._aborted = None if aborted is None else AbortedTransactions(aborted)
         self._max_batch_bytes = max_batch_bytes
+        self._may_block = may_block
         self._end_offset = end_offset
         self._decoder = decoders.current()
         self._plain: decoders.PlainBatches | None = None
@@ -143,6 +147,7 @@ class RecordSet:
         self._header: BatchHeader | None = None
         self._payload: memoryview | None = None  # of a compressed batch
         self._is_packed = False  # the batch, or its next piece, is to be decompressed
+        self._is_large = False  # known after the first attempt to decompress the batch
         self._pieces: BatchPieces | None = None
         self._inflated: memoryview | None = None
         #: The decompressed size of all batches so far.
@@ -153,9 +158,10 @@ class RecordSet:
     def take(self, max_records: int) -> list[Record]:
         """Return at most `max_records` records. An empty list is the end.
 
-        Fewer are returned after much decompression, because a small record set may contain many
-        bytes. An error is raised after all earlier records were returned, and again by each later
-        call.
+        Fewer are returned after much decompression or many headers, because a small record set may
+        contain much. Without `may_block`, the list may be empty before the end (`is_exhausted`):
+        large batches are left to `inflate`. An error is raised after all earlier records were
+        returned, and again by each later call.
 
         Raises:
             CorruptRecordException: The next batch or record is malformed.
@@ -185,15 +191,15 @@ class RecordSet:
         before = len(into)
         enough_bytes = self.inflated_total_bytes + INFLATED_AT_ONCE_BYTES
         while (missing := before + most - len(into)) > 0 and not _is_full(into):
-            if not (self._is_in_plain or self._start_batch()):
+            if not (self._is_in_plain or self._start_batch(enough_bytes)):
                 break
             if self._is_in_plain:
                 self._take_from_plain(into, missing)
             else:
                 self._take_from_batch(into, missing)
-                is_enough = self.inflated_total_bytes >= enough_bytes or self._is_packed
-                if is_enough and len(into) > before:
-                    break
+            is_open = self._is_in_plain or self._cursor is not None
+            if (is_open or self.inflated_total_bytes >= enough_bytes) and len(into) > before:
+                break
         self._open_next()  # skips batches without records, so that the set may be exhausted
         if self._error is not None and len(into) == before and most > 0 and not _is_full(into):
             raise self._error.with_traceback(None)
@@ -211,7 +217,7 @@ class RecordSet:
         self._open_next()
         if self._payload is None or self._header is None or not self._is_packed:
             return 0.0
-        if self._pieces is not None:
+        if self._is_large:
             return _PIECE_S
         return estimate_inflate_s(self._header, len(self._payload))
 
@@ -225,17 +231,31 @@ class RecordSet:
     def inflate(self) -> None:
         """Decompress the next batch or piece for `take`. A piece without records is skipped."""
         self._open_next()
+        was_large = self._is_large
+        self._inflate_next()
+        if self._is_large and not was_large:
+            self._inflate_next()
+
+    def _inflate_next(self) -> None:
+        """Decompress a batch or piece, or find that the batch is large."""
         header, payload = self._header, self._payload
         if header is None or payload is None or not self._is_packed:
             return
         try:
-            if self._pieces is None:
-                self._inflated = self._inflate_whole(header, payload)
             if self._pieces is not None:
                 self._inflated = self._pieces.next_piece()
+            elif self._is_large:
+                self._inflated = self._inflate(header, payload, self._max_batch_bytes)
+            else:
+                most = min(_LARGEST_WHOLE_BYTES, self._max_batch_bytes)
+                try:
+                    self._inflated = self._inflate(header, payload, most)
+                except DecompressionLimitError:
+                    self._cut(header, payload)
+                    self._is_large = True
+                    return
             self._is_packed = False
-            if self._inflated is not None:
-                self.inflated_total_bytes += len(self._inflated)
+            self.inflated_total_bytes += len(self._inflated)
             if self._pieces is not None and self._pieces.cursor.pass_early():
                 self._end_piece(header)
         except KafkaError as error:
@@ -335,25 +355,17 @@ class RecordSet:
         if header.count == 0 and not payload:
             return
         if header.is_compressed:
-            payload = self._inflate(header, payload, self._max_batch_bytes)
+            payload = self._inflate(header, payload, _LARGEST_MARKER_BYTES)
         markers: list[Record] = []
-        self._batch_cursor(header, payload, floor=0).take(markers, sys.maxsize)
-        for marker in markers:
-            if control_type(marker.key) == ControlType.ABORT:
-                aborted.end(header.producer_id)
+        # As in Java's client, only the first record counts.
+        self._batch_cursor(header, payload, floor=0).take(markers, 1)
+        if markers and control_type(markers[0].key) == ControlType.ABORT:
+            aborted.end(header.producer_id)
 
     def _inflate(self, header: BatchHeader, payload: memoryview, max_bytes: int) -> memoryview:
         from aiokafka_lite.records.compression import inflate  # late: see there
 
         return inflate(header.codec, payload, max_bytes, magic=header.magic)
-
-    def _inflate_whole(self, header: BatchHeader, payload: memoryview) -> memoryview | None:
-        """Decompress a batch, or return None if it is decompressed in pieces."""
-        try:
-            return self._inflate(header, payload, min(_LARGEST_WHOLE_BYTES, self._max_batch_bytes))
-        except DecompressionLimitError:
-            self._cut(header, payload)
-        return None if self._pieces else self._inflate(header, payload, self._max_batch_bytes)
 
     def _cut(self, header: BatchHeader, payload: memoryview) -> None:
         from aiokafka_lite.records.compression import inflate_stream  # late: see there
@@ -400,10 +412,13 @@ class RecordSet:
             ceiling=self._end_offset,
         )
 
-    def _start_batch(self) -> bool:
+    def _start_batch(self, enough_bytes: int) -> bool:
         self._open_next()
         while self._is_packed:
-            self.inflate()
+            is_enough = self._is_large or self.inflated_total_bytes >= enough_bytes
+            if is_enough and not self._may_block:
+                return False
+            self._inflate_next()
             self._open_next()
         if self._is_in_plain:
             return True
@@ -481,7 +496,7 @@ class RecordSet:
         if self._inflated is not None:
             give_back(self._inflated)
         self._header = self._payload = self._pieces = self._inflated = self._cursor = None
-        self._is_packed = False
+        self._is_packed = self._is_large = False
 
 
 def _is_full(into: Into) -> bool:

@@ -111,7 +111,6 @@ def _record_set(chunk: FetchedChunk, options: SourceOptions) -> RecordSet:
         check_crcs=options.check_crcs,
         aborted=chunk.aborted,
         max_batch_bytes=MAX_INFLATED_BYTES,
-        may_block=True,
     )
 
 

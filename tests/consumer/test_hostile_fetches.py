@@ -11,6 +11,7 @@ import pytest
 
 from aiokafka_lite import records
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.consumer.buffer.decode import INFLATE_ON_LOOP_S
 from aiokafka_lite.errors import (
     CorruptRecordException,
     DecompressionLimitError,
@@ -104,6 +105,22 @@ async def test_bombs_beyond_the_cap_are_errors_one_a_get_and_cost_no_more_than_i
         tracemalloc.stop()
     assert failed == set(partitions)
     assert peak_bytes < 20 * MIB  # nothing of the record is kept to find that it is too large
+
+
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
+async def test_a_few_bytes_that_become_a_large_record_are_decompressed_in_a_thread(
+    codec: str,
+) -> None:
+    tp = TopicPartition("t", 0)
+    buffers = Buffers(tp)
+    buffers.put({tp: bombs(1, 16 * MIB, codec) + batch(1, 1)})
+    chunk = buffers.partition(tp).chunks[0]
+    assert chunk.inflate_estimate_s < INFLATE_ON_LOOP_S
+    polling = asyncio.ensure_future(buffers.poll())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert (chunk.inflating is not None, chunk.decoded) == (True, [])
+    assert await polling == {tp: [0, 1]}
 
 
 # --- Batches that are cut, or stay corrupt ------------------------------------------------------

@@ -82,6 +82,44 @@ def xerial(blocks: Sequence[bytes]) -> bytes:
     return head + b"".join(struct.pack(">i", len(block)) + block for block in packed)
 
 
+# --- Bombs -------------------------------------------------------------------------------------
+@cache
+def _bomb(kind: int, codec: Codec) -> tuple[bytes, int]:
+    """Return a compressed payload that is valid and large, and the number of its records."""
+    record, count = crafted.record, 1
+    match kind:
+        case 0 | 1:
+            size = 3 * CAP if kind else 12 * CAP
+            payload = record(0, value=mutations.varint(size) + bytes(size))
+        case 2 | 3:
+            headers = (1 << 18) + kind - 2
+            payload = record(0, headers=mutations.varint(headers) + b"\0\1" * headers)
+        case 4:
+            count, headers = 60, 5_000
+            each = mutations.varint(headers) + b"\0\1" * headers
+            payload = b"".join(record(delta, headers=each) for delta in range(count))
+        case _:
+            count = 30_000
+            payload = b"".join(record(delta, key=b"\x08\0\0\0\0") for delta in range(count))
+    return compress(codec, payload), count
+
+
+def bombs(rng: random.Random) -> bytes:
+    """Return batches that are small only while they are compressed. Their offsets may overlap."""
+    codec = rng.choice(_CODECS[1:])
+    payload, count = _bomb(rng.randrange(6), codec)
+    return b"".join(
+        crafted.raw_batch(
+            payload,
+            count=count,
+            last_offset_delta=count + 99 + number,
+            attributes=codec | rng.choice((0, 0, crafted.TRANSACTIONAL, crafted.CONTROL)),
+            producer_id=11,
+        )
+        for number in range(rng.choice((1, 1, 20)))
+    )
+
+
 # --- Mutations ---------------------------------------------------------------------------------
 def mutate(rng: random.Random, content: bytes, pool: Sequence[bytes]) -> bytes:
     """Return another record set."""

@@ -14,6 +14,7 @@ import pytest
 from aiokafka_lite import records
 from aiokafka_lite.errors import CorruptRecordException, DecompressionLimitError
 from aiokafka_lite.records import scratch
+from aiokafka_lite.records._decode_py import MAX_HEADERS
 from aiokafka_lite.records.codec import Codec
 from aiokafka_lite.records.compression import compress, inflate
 from tests.support.crafted import (
@@ -23,6 +24,7 @@ from tests.support.crafted import (
     raw_batch,
     record,
     record_set,
+    take,
     take_all,
     varint,
 )
@@ -37,9 +39,9 @@ MIB = 1024 * 1024
 def assert_corrupt(content: bytes, *, ahead: int = 0) -> None:
     broken = record_set(content)
     if ahead:
-        assert len(broken.take(1000)) == ahead
+        assert len(take(broken, 1000)) == ahead
     with pytest.raises(CorruptRecordException):
-        broken.take(1000)
+        take(broken, 1000)
 
 
 # --- claims of magic 2 ---------------------------------------------------------------------------
@@ -131,6 +133,28 @@ def test_header_name_that_is_not_text_does_not_hold_up_the_partition() -> None:
     (read,) = take_all(record_set(raw_batch(payload, count=1)))
     headers: object = read.headers
     assert headers == (("\ufffd\ufffd", None),)
+
+
+@for_each([MAX_HEADERS - 1, MAX_HEADERS, MAX_HEADERS + 1])
+def test_a_record_may_not_have_headers_by_the_million(count: int) -> None:
+    content = raw_batch(record(0, headers=varint(count) + b"\0\1" * count), count=1)
+    if count > MAX_HEADERS:
+        assert_corrupt(content)
+    else:
+        assert len(take_all(record_set(content))[0].headers) == count
+
+
+@for_each([Codec.NONE, Codec.ZSTD])
+def test_one_take_returns_fewer_records_if_they_have_thousands_of_headers(codec: Codec) -> None:
+    payload = b"".join(record(delta, headers=varint(640) + b"\0\1" * 640) for delta in range(9))
+    content = raw_batch(compress(codec, payload), count=9, attributes=codec)
+    content += batch(9, base_offset=9)
+    decoded = record_set(content)
+    counts = []
+    while not decoded.is_exhausted:
+        counts.append(len(decoded.take(25)))
+    assert sum(counts) == 18
+    assert counts[:2] == [3, 3]
 
 
 def test_header_without_a_name_s_bytes_and_without_a_value_is_read() -> None:
@@ -244,7 +268,7 @@ def test_wrapper_whose_value_does_not_fit_is_corruption(body: str) -> None:
     content = content[:8] + (len(content) - 12).to_bytes(4, "big") + content[12:]
     broken = record_set(content, check_crcs=False)
     with pytest.raises(CorruptRecordException):
-        broken.take(1)
+        take(broken, 1)
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -416,12 +440,42 @@ def test_bomb_costs_its_cap_and_not_its_claim(bomb: bytes) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(DecompressionLimitError, match=str(CAP)) as caught:
-            armed.take(1)
+            take(armed, 1)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert caught.value.offset == 3
     assert peak < 2 * CAP
+
+
+def test_a_bomb_is_left_to_inflate_unless_take_may_block(bomb: bytes) -> None:
+    waiting = record_set(batch(3) + bomb, max_batch_bytes=BOMB_BYTES + 100)
+    assert len(waiting.take(3)) == 3
+    for _ in range(2):
+        assert waiting.take(1) == []
+        assert waiting.inflated_total_bytes == 0
+        assert waiting.inflate_estimate_s >= 1e-3
+        assert not waiting.is_exhausted
+    waiting.inflate()
+    assert offsets(waiting.take(1)) == [3]
+    blocking = record_set(bomb, max_batch_bytes=BOMB_BYTES + 100, may_block=True)
+    assert offsets(blocking.take(1)) == [3]
+
+
+@for_each(COMPRESSED)
+def test_one_take_decompresses_few_batches_without_records_to_return(codec: Codec) -> None:
+    packed = compress(codec, record(0, value=varint(3 * MIB) + bytes(3 * MIB)))
+    overlapping = [
+        raw_batch(packed, count=1, last_offset_delta=99 + number, attributes=codec)
+        for number in range(5)
+    ]
+    passing = record_set(b"".join(overlapping), fetch_offset=50, max_batch_bytes=4 * MIB)
+    for number in range(1, 5):
+        assert passing.take(1) == []
+        assert not passing.is_exhausted
+        assert passing.inflated_total_bytes < (3 * number + 1) * MIB
+    assert take(passing, 1) == []
+    assert passing.next_offset == 104
 
 
 def test_zstd_claim_that_no_frame_keeps_is_corruption() -> None:
@@ -500,7 +554,7 @@ def test_gzip_trailer_that_lies_is_not_believed() -> None:
 def test_snappy_inside_snappy_is_decompressed_once() -> None:
     content = raw_batch(nested_xerial(), count=1, attributes=2)
     with pytest.raises((CorruptRecordException, DecompressionLimitError)):
-        record_set(content, max_batch_bytes=CAP).take(1)
+        take(record_set(content, max_batch_bytes=CAP), 1)
 
 
 @for_each(COMPRESSED)
@@ -536,5 +590,5 @@ def test_the_buffer_of_a_broken_stream_is_kept(codec: Codec) -> None:
 def test_nothing_is_kept_of_a_bombs_buffer() -> None:
     scratch._kept.clear()
     large = records.build_batch([(0, None, bytes(6 * MIB), ())], codec="zstd")
-    assert len(record_set(large, max_batch_bytes=8 * MIB).take(1)) == 1
+    assert len(take(record_set(large, max_batch_bytes=8 * MIB), 1)) == 1
     assert scratch._kept == []

@@ -13,7 +13,7 @@ from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.records import scratch
 from aiokafka_lite.records.batch import reseal
 from aiokafka_lite.structs import TopicPartition
-from tests.support.crafted import batch, raw_batch
+from tests.support.crafted import batch, raw_batch, take
 
 CODECS = ["gzip", "snappy", "lz4", "zstd"]
 COMPRESSED = {
@@ -32,7 +32,7 @@ def outcome(
     rows: list[object] = []
     error: KafkaError | None = None
     try:
-        while some := record_set.take(at_a_time):
+        while some := take(record_set, at_a_time):
             rows += [(each.offset, each.timestamp, each.key, each.value) for each in some]
     except KafkaError as raised:
         error = raised

@@ -26,6 +26,7 @@ from tests.support.crafted import (
     raw_batch,
     record,
     record_set,
+    take,
     take_all,
     varint,
 )
@@ -81,7 +82,7 @@ def test_a_large_batch_is_never_in_memory_as_a_whole(codec: Codec) -> None:
     tracemalloc.start()
     try:
         decoded, read, at_once = record_set(content, max_batch_bytes=MIB), 0, 0
-        while taken := decoded.take(1000):
+        while taken := take(decoded, 1000):
             read += len(taken)
             at_once = max(at_once, len(taken))
             assert decoded.inflated_bytes <= 4 * MIB
@@ -101,13 +102,13 @@ def test_pieces_give_their_memory_back() -> None:
     gc.disable()
     try:
         decoded = record_set(content)  # type: ignore[arg-type]
-        assert len(decoded.take(5)) == 5
+        assert len(take(decoded, 5)) == 5
         assert len(take_all(decoded)) == 295
         # One of the try to decompress it as a whole, and that of the pieces.
         assert 1 <= len(scratch._kept) <= 2
         assert len({id(kept) for kept in scratch._kept}) == len(scratch._kept)
         half = record_set(content)  # type: ignore[arg-type]
-        half.take(5)
+        take(half, 5)
         del decoded, half
         content.append(0)  # refused while anybody looks at it
     finally:
@@ -146,7 +147,7 @@ def test_what_is_ahead_of_the_position_is_passed_a_piece_at_a_time(
         assert decoded.next_offset == 40
         times += 1
     assert times >= 5
-    assert offsets(decoded.take(1)) == [40]
+    assert offsets(take(decoded, 1)) == [40]
 
 
 @pytest.mark.usefixtures("decoder")
@@ -184,7 +185,7 @@ def test_rows_are_the_records(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> 
     content = records.build_batch(rows(50, 200), codec=codec) + batch(2, base_offset=50)
     expected = ArrowColumns().from_records(take_all(record_set(content)))
     small_pieces(monkeypatch, 500)
-    arrow, decoded = ArrowColumns(), record_set(content)
+    arrow, decoded = ArrowColumns(), record_set(content, may_block=True)
     while decoded.take_columns(arrow.columns, 7):
         pass
     assert arrow.finish().equals(expected)
@@ -208,7 +209,7 @@ def test_a_set_that_runs_out_of_memory_goes_on_where_it_was(
     with monkeypatch.context() as patched:
         tuning.have_no_buffers(patched)
         with pytest.raises(MemoryError):
-            decoded.take(5)
+            take(decoded, 5)
     assert offsets(take_all(decoded)) == list(range(300))
 
 
@@ -251,13 +252,13 @@ def test_a_record_beyond_the_limit_is_an_error_behind_the_records_ahead(codec: C
     decoded = record_set(content + batch(2, base_offset=104), max_batch_bytes=4 * MIB)
     taken: list[Record] = []
     for _ in range(2):
-        taken += decoded.take(1)
+        taken += take(decoded, 1)
     assert offsets(taken) == [100, 101]
     for _ in range(2):
         with pytest.raises(
             DecompressionLimitError, match=r" 5\d* bytes.* max_batch_bytes"
         ) as caught:
-            decoded.take(1)
+            take(decoded, 1)
         assert (caught.value.offset, caught.value.next_offset) == (102, 104)
 
 
@@ -268,7 +269,7 @@ def test_a_record_that_only_claims_to_be_large_takes_no_memory() -> None:
     tracemalloc.start()
     try:
         with pytest.raises(CorruptRecordException):
-            record_set(content, max_batch_bytes=256 * MIB).take(1)
+            take(record_set(content, max_batch_bytes=256 * MIB), 1)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -281,7 +282,7 @@ def test_snappy_without_blocks_is_read_as_a_whole_within_the_limit() -> None:
     whole = raw_batch(stream, count=600, attributes=2)
     assert len(take_all(record_set(whole, max_batch_bytes=8 * MIB))) == 600
     with pytest.raises(DecompressionLimitError, match=r"raise .* max_batch_bytes"):
-        record_set(whole, max_batch_bytes=5 * MIB).take(1)
+        take(record_set(whole, max_batch_bytes=5 * MIB), 1)
 
 
 def test_linked_lz4_blocks_are_read_as_a_whole_within_the_limit() -> None:
@@ -289,7 +290,7 @@ def test_linked_lz4_blocks_are_read_as_a_whole_within_the_limit() -> None:
     whole = raw_batch(bytes(cramjam.lz4.compress(content)), count=600, attributes=3)
     assert len(take_all(record_set(whole, max_batch_bytes=8 * MIB))) == 600
     with pytest.raises(DecompressionLimitError, match=r"raise .* max_batch_bytes"):
-        record_set(whole, max_batch_bytes=5 * MIB).take(1)
+        take(record_set(whole, max_batch_bytes=5 * MIB), 1)
 
 
 # --- Batches that lie, or are broken -------------------------------------------------------------
@@ -303,7 +304,7 @@ def outcome(content: bytes, *, at_a_time: int = 7, max_batch_bytes: int = NO_LIM
     decoded = record_set(content, check_crcs=False, max_batch_bytes=max_batch_bytes)
     taken: list[Record] = []
     try:
-        while more := decoded.take(at_a_time):
+        while more := take(decoded, at_a_time):
             taken += more
     except KafkaError as error:
         return taken, type(error), error.next_offset, error.offset or 0

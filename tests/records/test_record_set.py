@@ -12,6 +12,7 @@ import pytest
 from aiokafka_lite import records
 from aiokafka_lite.errors import (
     CorruptRecordException,
+    DecompressionLimitError,
     KafkaError,
     RecordTooLargeError,
     UnsupportedCodecError,
@@ -243,15 +244,27 @@ def test_empty_control_batch_is_passed(codec: int) -> None:
     assert offsets(take_all(record_set(empty + batch(1, base_offset=1), aborted=[]))) == [1]
 
 
-def test_control_batch_may_be_compressed_and_hold_two_markers() -> None:
+def compressed_markers(count: int) -> bytes:
+    """A control batch whose first marker ends an aborted transaction."""
     import gzip
 
-    markers = record(0, key=b"\x08\0\0\0\x01") + record(1, key=b"\x08\0\0\0\0")
-    control = raw_batch(
-        gzip.compress(markers), count=2, base_offset=2, attributes=CONTROL | 1, producer_id=8
+    markers = record(0, key=b"\x08\0\0\0\0") + b"".join(
+        record(delta, key=b"\x08\0\0\0\x01") for delta in range(1, count)
     )
-    content = of_transaction(8, 0) + control + of_transaction(8, 4)
+    return raw_batch(
+        gzip.compress(markers), count=count, base_offset=2, attributes=CONTROL | 1, producer_id=8
+    )
+
+
+def test_the_first_marker_of_a_control_batch_counts_and_it_may_be_compressed() -> None:
+    content = of_transaction(8, 0) + compressed_markers(2) + of_transaction(8, 4)
     assert offsets(take_all(record_set(content, aborted=[(8, 0)]))) == [4, 5]
+
+
+def test_a_control_batch_of_many_markers_is_refused_before_they_are_decompressed() -> None:
+    content = of_transaction(8, 0) + compressed_markers(2000)
+    with pytest.raises(DecompressionLimitError, match="16384 bytes"):
+        take_all(record_set(content, aborted=[(8, 0)]))
 
 
 def test_control_record_without_a_type_is_corrupt_for_who_has_to_know_it() -> None:

@@ -116,7 +116,7 @@ class Buffers:
             self.delivery,
             response=response,
             records=records.RecordSet(
-                *tp, memoryview(view), fetch_offset=partition.fetched, check_crcs=True
+                *tp, memoryview(view), fetch_offset=partition.fetched, may_block=False
             ),
             end_offset=records.end_offset(memoryview(view)),
         )

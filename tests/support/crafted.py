@@ -120,6 +120,7 @@ def record_set(
     check_crcs: bool = True,
     aborted: Iterable[tuple[int, int]] | None = None,
     max_batch_bytes: int = 1 << 20,
+    may_block: bool = False,
 ) -> records.RecordSet:
     return records.RecordSet(
         "topic",
@@ -129,12 +130,20 @@ def record_set(
         check_crcs=check_crcs,
         aborted=aborted,
         max_batch_bytes=max_batch_bytes,
+        may_block=may_block,
     )
+
+
+def take(record_set: records.RecordSet, most: int) -> list[Record]:
+    """Take records as a consumer does, which decompresses large batches in another thread."""
+    while not (more := record_set.take(most)) and not record_set.is_exhausted:
+        record_set.inflate()
+    return more
 
 
 def take_all(record_set: records.RecordSet, at_a_time: int = 1000) -> list[Record]:
     taken: list[Record] = []
-    while more := record_set.take(at_a_time):
+    while more := take(record_set, at_a_time):
         taken += more
     return taken
 

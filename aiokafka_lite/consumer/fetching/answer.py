@@ -267,6 +267,7 @@ class Answers:
                 check_crcs=self._check_crcs,
                 aborted=aborted_transactions(answer) if self._is_read_committed else None,
                 max_batch_bytes=self._max_batch_bytes,
+                may_block=False,
             ),
             end_offset=end,
         )
