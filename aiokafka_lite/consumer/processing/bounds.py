@@ -3,7 +3,8 @@
 A record at or after the end becomes a job that no handler gets. So it stays the partition's first
 unfinished record, before which commits end, and reads return it again after the run. From then on,
 no further records of the partition are taken (`Allowance.complete`). As long as a partition's end
-is not known, its jobs are kept.
+is not known, its jobs are kept. If its log is truncated, or its topic recreated, the end is looked
+up again.
 
 Positions also move over offsets without records (compaction, transactions) and are compared with
 the ends at short intervals, because no signal tells about that.
@@ -13,15 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aiokafka_lite._arguments import is_int
-from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Truncation
 from aiokafka_lite.consumer.processing.job import Job
 from aiokafka_lite.errors import ConsumerStoppedError, KafkaError, UnknownTopicOrPartitionError
 from aiokafka_lite.structs import OffsetAndTimestamp, TopicPartition
@@ -112,6 +112,14 @@ class Offsets(Protocol):
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]: ...
 
 
+class End(NamedTuple):
+    """The end of one log: until that is truncated, or its topic recreated."""
+
+    offset: int
+    topic_id: bytes
+    truncation: Truncation
+
+
 class RunBounds:
     """The ends of one run, and the jobs that it keeps back."""
 
@@ -124,7 +132,7 @@ class RunBounds:
         self._loop = asyncio.get_running_loop()
         self._began_at = self._loop.time()
         self._totals_before = dict(self._totals)
-        self._ends: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, End] = {}
         self._unknown_since: dict[TopicPartition, float] = {}
         # Jobs of partitions whose ends are not known yet.
         self._awaiting_end: dict[Cursor, list[Job]] = {}
@@ -135,7 +143,7 @@ class RunBounds:
 
     def admit(self, cursor: Cursor, jobs: list[Job]) -> list[Job]:
         """Return the jobs of records before the end."""
-        end = self._ends.get(cursor.tp)
+        end = self.end_of(cursor)
         if end is None:
             self._awaiting_end.setdefault(cursor, []).extend(jobs)
             return []
@@ -145,15 +153,22 @@ class RunBounds:
         self._topics[cursor.tp.topic] += len(jobs)
         return jobs
 
-    def end_of(self, tp: TopicPartition) -> int | None:
+    def end_of(self, cursor: Cursor) -> int | None:
         """Return the end of a partition. None: it is not known yet."""
-        return self._ends.get(tp)
+        end = self._ends.get(cursor.tp)
+        if end is None or end.truncation.later or not cursor.is_of_topic(end.topic_id):
+            return None
+        return end.offset
 
     async def watch(self, run: Run) -> None:
         """Look up ends, and end the run as soon as all assigned partitions have reached them."""
         waits_until = self._loop.time() + UNASSIGNED_S
         while True:
-            missing = [tp for tp in self._cursors if tp not in self._ends]
+            missing = [
+                tp
+                for tp, cursor in self._cursors.items()
+                if self.end_of(cursor) is None and cursor not in self.complete
+            ]
             if missing:
                 await self._find(run, missing)
             has_waited = bool(self._cursors) or self._loop.time() >= waits_until
@@ -195,9 +210,13 @@ class RunBounds:
 
     def _note_ends(self, run: Run, ends: Mapping[TopicPartition, int]) -> None:
         """Set ends and let the jobs kept until then begin, before jobs of later records."""
-        self._ends |= ends
+        for tp, offset in ends.items():
+            if (cursor := self._cursors.get(tp)) is not None:
+                self._ends[tp] = End(offset, cursor.topic_id, cursor.next_truncation)
         known = [
-            each for each in self._awaiting_end if each.tp in self._ends or not each.is_assigned
+            each
+            for each in self._awaiting_end
+            if self.end_of(each) is not None or not each.is_assigned
         ]
         for cursor in known:
             jobs = [job for job in self._awaiting_end.pop(cursor) if job.is_current]
@@ -205,19 +224,20 @@ class RunBounds:
                 run.put(cursor, self.admit(cursor, jobs))
 
     def _is_done(self, cursor: Cursor) -> bool:
-        end = self._ends.get(cursor.tp)
-        if end is None:
-            return False
         first = None if cursor.progress is None else cursor.progress.first_unfinished
+        end = self.end_of(cursor)
+        if end is None:  # a recreated topic whose records were all read before has no more
+            return first is None and cursor in self.complete
         reached = cursor.position if first is None else first
         return end == NOWHERE or (reached is not None and reached >= end)
 
     @property
     def has_read_all(self) -> bool:
-        ends = self._ends
         return all(
-            cursor.position is not None and cursor.position >= ends.get(tp, math.inf)
-            for tp, cursor in self._cursors.items()
+            cursor.position is not None
+            and (end := self.end_of(cursor)) is not None
+            and cursor.position >= end
+            for cursor in self._cursors.values()
         )
 
     def summary(self) -> RunSummary:

@@ -361,7 +361,7 @@ class Run(Processing):
         if (letter := self._handling.letter_for(error)) is None:
             if self._bounds is None:
                 raise error
-            if (end := self._bounds.end_of(cursor.tp)) is None:
+            if (end := self._bounds.end_of(cursor)) is None:
                 await asyncio.sleep(LOOK_S)  # then it is read again
                 return
             if record.offset < end:

@@ -180,6 +180,55 @@ async def test_partitions_of_a_deleted_topic_are_not_waited_for(kafka: KafkaHand
     assert summary.topics[kept] == 5
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_the_end_of_a_recreated_topic_is_looked_up_again(
+    kafka: KafkaHandle, protocol: str
+) -> None:
+    topic = await kafka.create_topic(unique("until"), 2)
+    for partition in range(2):
+        await kafka.produce(topic, partition, values(50))
+    new: list[Record] = []
+
+    async def handle(record: Record) -> None:
+        if record.value != b"new":
+            if record.offset == record.partition == 0:
+                await kafka.delete_topic(topic)
+                await kafka.create_topic(topic, 1)
+                await kafka.produce(topic, 0, [(b"k", b"new")] * 3)
+            await asyncio.sleep(1)
+        else:
+            new.append(record)
+
+    settings = {"metadata_max_age_ms": 300, "group_protocol": protocol}
+    async with timeout(PATIENCE_S), member(kafka, topic, unique("until"), **settings) as consumer:
+        summary = await consumer.run(handle, until="end", order="partition", max_uncommitted=10)
+    assert summary.is_complete
+    if protocol == "classic":  # the partition stays assigned
+        assert [record.offset for record in new] == [0, 1, 2]
+
+
+@pytest.mark.virtual_time
+async def test_the_end_of_a_truncated_log_is_looked_up_again() -> None:
+    tp, done = TopicPartition("t", 0), list[bytes | None]()
+    async with Broker(nodes=2) as broker:
+        broker.create_topic("t")
+        for _ in range(50):
+            broker.produce("t", b"v")
+
+        async def handle(record: Record) -> None:
+            done.append(record.value)
+            if len(done) == 5:
+                broker.truncate(tp, 3)
+                broker.produce("t", b"w")
+
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        async with timeout(PATIENCE_S), member(kafka, "t", unique("until")) as consumer:
+            summary = await consumer.run(handle, until="end", order="partition", max_uncommitted=3)
+        assert summary.is_complete
+        assert done[-1] == b"w"
+        assert len(done) < 50
+
+
 @pytest.mark.virtual_time
 async def test_a_bad_record_after_the_end_is_no_error() -> None:
     async with Broker(num_partitions=1) as broker:
