@@ -37,22 +37,20 @@ class StopSignals:
 
     def __init__(self) -> None:
         self._earlier: dict[int, Handler] = {}
-        self._own: dict[int, Handler] = {}
-        self._is_taken = False
+        self._own: Handler | None = None
 
     def take(self, heed: Callable[[int], object], numbers: Iterable[int] = STOP_SIGNALS) -> bool:
         """Call `heed` with the number of each signal. Return False outside of the main thread."""
 
         def handle(number: int, _: FrameType | None) -> None:
-            if self._is_taken and os.getpid() == pid:
+            if self._own is handle and os.getpid() == pid:
                 heed(number)
             else:  # restored by another object that was to be given back first, or in a fork
                 signal.signal(number, earlier[number])
                 signal.raise_signal(number)
 
-        pid = os.getpid()
-        earlier = self._earlier = {}
-        self._is_taken = True
+        pid, earlier = os.getpid(), self._earlier
+        self._own = handle
         for number in numbers:
             try:
                 replaced: Handler | None = signal.signal(number, handle)
@@ -60,7 +58,6 @@ class StopSignals:
                 return False
             # None is a handler that was not installed from Python.
             earlier[number] = signal.SIG_DFL if replaced is None else replaced
-            self._own[number] = handle
         return True
 
     def earlier(self, number: int) -> Callable[[int, None], object] | None:
@@ -70,11 +67,10 @@ class StopSignals:
 
     def give_back(self) -> None:
         """Restore the earlier handlers, unless the program has installed others meanwhile."""
-        self._is_taken = False
-        while self._own:
-            number, own = self._own.popitem()
-            if signal.getsignal(number) is own:
-                signal.signal(number, self._earlier[number])
+        own, self._own = self._own, None
+        for number, earlier in self._earlier.items():
+            if own is not None and signal.getsignal(number) is own:
+                signal.signal(number, earlier)
 
     def raise_earlier(self, number: int) -> None:
         """Restore the earlier handlers, and let one of them handle a signal."""

@@ -855,7 +855,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
                 one, and at the second one, handlers are cancelled. Then the signal's earlier
                 handler is called, so that SIGINT raises KeyboardInterrupt. If there is none, as for
                 SIGTERM, `run` returns. "default": SIGTERM and SIGINT, if the main task of
-                `asyncio.run` awaits `run` and the program handles neither. (): none.
+                `asyncio.run` awaits `run` and the program handles neither. After a SIGTERM, the
+                next such call in this process raises SystemExit(143). (): none.
             until: Where `run` ends, for backfills. "end": at the present ends of the partitions,
                 with read_committed at their last stable offsets. A time: before the first record
                 with this timestamp (a datetime, or ms since the epoch) or a later one. `run`

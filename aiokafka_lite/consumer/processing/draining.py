@@ -13,6 +13,9 @@ third    that of the earlier handler
 
 While a handler blocks the event loop, no signal has these effects. After BLOCKED_S, the next signal
 has the effect of the earlier handler.
+
+A program that goes on after a SIGTERM, such as one that calls `run` again after each end, would
+survive it: the next `run` with the default signals raises SystemExit.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from aiokafka_lite._arguments import is_int
 from aiokafka_lite._compat import Self
@@ -48,10 +51,14 @@ def signals_of(stop_on: object) -> tuple[int, ...]:
 
     Raises:
         TypeError, ValueError: It is invalid.
+        SystemExit: A signal has ended an earlier run, but not the program.
     """
     if stop_on == "default":
         task = asyncio.current_task()
-        return () if task is None else free_signals(task)
+        free = () if task is None else free_signals(task)
+        if (number := Draining.ended_by) in free:
+            raise SystemExit(128 + number)
+        return free
     if isinstance(stop_on, str) or not isinstance(stop_on, Iterable):
         raise TypeError(
             f'stop_on must be signals, such as (signal.SIGTERM,), or "default", not {stop_on!r}'
@@ -69,13 +76,15 @@ class Draining:
     """A block around one run, in which signals stop the consumer.
 
     Attributes:
-        received: The first signal, as soon as it is received.
+        ended_by: The signal without an earlier handler that has ended a run of this process. 0:
+            none.
     """
+
+    ended_by: ClassVar = 0
 
     def __init__(
         self, numbers: Iterable[int], stop: Stop, run: Run, config: ConsumerConfig[Any, Any]
     ) -> None:
-        self.received: int | None = None
         self._numbers = tuple(numbers)
         self._stop, self._run, self._config = stop, run, config
         self._signals = StopSignals()
@@ -84,6 +93,8 @@ class Draining:
         self._stopping: asyncio.Task[None] | None = None
         self._runner: asyncio.Task[object] | None = None
         self._is_forced = False
+        # Only the signals' handler appends to it.
+        self._received: list[int] = []
         # The time of the first signal that the loop has not processed.
         self._waiting_since: float | None = None
 
@@ -103,20 +114,24 @@ class Draining:
         if self._waiting_since is None:
             self._waiting_since = now
         if now - self._waiting_since < BLOCKED_S:
-            self._loop.call_soon_threadsafe(self._heed, number)
+            self._received.append(number)
+            self._loop.call_soon_threadsafe(self._heed)
         else:
             self._signals.raise_earlier(number)
 
-    def _heed(self, number: int) -> None:
+    def _heed(self) -> None:
+        """Process the signals received so far. In the loop."""
         self._waiting_since = None
-        if self._stopping is None:
-            self.received = number
+        if self._received and self._stopping is None:
+            number = self._received[0]
+            if self._signals.earlier(number) is None:
+                Draining.ended_by = number
             log.info("%s: run() is stopping, and starts no more handlers", name_of(number))
             self._stopping = self._scope.spawn(self._drain(), name="drain")
-        elif not self._is_forced and self._runner is not None:
+        if len(self._received) > 1 and not self._is_forced and self._runner is not None:
             self._is_forced = True
             self._signals.give_back()
-            log.warning("%s again: running handlers are cancelled", name_of(number))
+            log.warning("%s again: running handlers are cancelled", name_of(self._received[1]))
             self._runner.cancel()
 
     async def _drain(self) -> None:
@@ -140,26 +155,31 @@ class Draining:
         is_cancelled = isinstance(exc, asyncio.CancelledError)
         is_forced = is_cancelled and self._is_forced and self._forget_cancellation()
         try:
-            if self._stopping is not None and (is_forced or not is_cancelled):
-                log.info("no handlers are running")
-                await self._until_stopped(self._stopping)
+            if is_forced or not is_cancelled:
+                if self._stopping is None:
+                    self._signals.give_back()
+                    self._heed()  # signals since the loop's last step
+                await self._until_stopped()
         finally:
             self._signals.give_back()
             self._runner = None
             await self._scope.close()
-        if self.received is None or (exc is not None and not is_forced):
+        if not self._received or (exc is not None and not is_forced):
             return False
-        await self._pass_on(self.received)
+        await self._pass_on(self._received[0])
         return is_forced
 
-    async def _until_stopped(self, stopping: asyncio.Task[None]) -> None:
+    async def _until_stopped(self) -> None:
+        if self._stopping is None:
+            return
+        log.info("no handlers are running")
         try:
-            await asyncio.wait({stopping})
+            await asyncio.wait({self._stopping})
         except asyncio.CancelledError:
             if not (self._is_forced and self._forget_cancellation()):
                 raise
         else:
-            stopping.result()
+            self._stopping.result()
 
     def _forget_cancellation(self) -> bool:
         """Whether only the second signal has cancelled the caller. Then forget that."""

@@ -10,14 +10,15 @@ from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
-from aiokafka_lite.consumer.processing.draining import BLOCKED_S, signals_of
-from aiokafka_lite.structs import TopicPartition
+from aiokafka_lite.consumer.processing.draining import BLOCKED_S, DRAIN_S, Draining, signals_of
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.consumer.processing.running import PATIENCE_S, member
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.for_each import for_each
@@ -100,6 +101,17 @@ async def test_sigterm_drains_and_the_program_goes_on_after_run(kafka: KafkaHand
             assert await running.committed() == 2
 
 
+async def test_sigterm_ends_a_program_that_calls_run_again(kafka: KafkaHandle) -> None:
+    async with program(kafka, way="again") as running:
+        running.process.send_signal(signal.SIGTERM)
+        await running.says("SIGTERM: run() is stopping")
+        running.release()
+        await running.says("ended stuck", "the consumer is stopped", "returned")
+        assert "returned" not in await running.rest()
+        assert await running.process.wait() == 128 + signal.SIGTERM
+        assert await running.committed() == 2
+
+
 async def test_sigint_drains_and_run_raises_as_asyncio_does(kafka: KafkaHandle) -> None:
     async with program(kafka) as running:
         running.process.send_signal(signal.SIGINT)
@@ -177,6 +189,25 @@ async def test_handlers_are_installed_while_run_is_active_and_restored_after_it(
         assert signal.getsignal(signal.SIGUSR1) is before[1]
     finally:
         signal.signal(signal.SIGUSR1, before[0])
+
+
+async def test_a_signal_of_the_step_in_which_run_ends_stops_the_consumer() -> None:
+    stopped: list[float] = []
+
+    async def stop(timeout_s: float) -> dict[TopicPartition, OffsetAndMetadata]:
+        stopped.append(timeout_s)
+        return {}
+
+    ended: Any = SimpleNamespace(counts=lambda: {"at_work": 0})
+    config: Any = SimpleNamespace(group_id=None, enable_auto_commit=True)
+    heard: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+    try:
+        async with Draining((signal.SIGUSR1,), stop, ended, config):
+            signal.raise_signal(signal.SIGUSR1)
+        assert (stopped, heard) == ([DRAIN_S], [signal.SIGUSR1])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @for_each(

@@ -1,7 +1,8 @@
 """Runs handlers until a signal; says what they do: servers, topic, group, event loop, way.
 
 A handler of the value "stuck" ends when a line comes in. Ways: "default"; "off", without signals;
-"own", with a handler of the program for SIGTERM; "blocked", the handler blocks the event loop.
+"own", with a handler of the program for SIGTERM; "blocked", the handler blocks the event loop;
+"again", with another consumer and run after each.
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ async def handle(record: ConsumerRecord) -> None:
 
 
 async def main() -> None:
+    await consume()
+    while WAY == "again":
+        await consume()
+
+
+async def consume() -> None:
     consumer = AIOKafkaConsumer(
         TOPIC, bootstrap_servers=SERVERS, group_id=GROUP, auto_offset_reset="earliest"
     )
