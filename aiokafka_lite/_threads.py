@@ -10,14 +10,14 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future as ConcurrentFuture
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from aiokafka_lite._virtual import simulation_of
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future as ConcurrentFuture
     from concurrent.futures import ThreadPoolExecutor
 
 T = TypeVar("T")
@@ -79,6 +79,25 @@ def aside(loop: asyncio.AbstractEventLoop, work: Callable[[], T]) -> asyncio.Fut
     return done
 
 
+class _Once(Generic[T]):
+    """Work that is done by the first thread that calls it, unless its outcome is cancelled."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._left = [work]
+        self.outcome: ConcurrentFuture[T] = ConcurrentFuture()
+
+    def __call__(self) -> None:
+        try:
+            work = self._left.pop()
+        except IndexError:
+            return
+        if self.outcome.set_running_or_notify_cancel():
+            try:
+                self.outcome.set_result(work())
+            except BaseException as error:  # noqa: BLE001 -- whoever waits for it raises it
+                self.outcome.set_exception(error)
+
+
 class OwnThreads:
     """Threads of one owner, for work that may take any time: one for each work at the same time."""
 
@@ -86,19 +105,43 @@ class OwnThreads:
         self._name = name
         self._loop = asyncio.get_running_loop()
         self._executor: ThreadPoolExecutor | None = None
+        self._running: set[asyncio.Future[Any]] = set()
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Do work in a thread. On a simulated loop, do it in a later step."""
-        if simulation_of(self._loop) is not None:
-            return aside(self._loop, work)
-        if self._executor is None:
-            self._executor = _new_executor(self._name, NO_LIMIT)
-        return self._loop.run_in_executor(self._executor, work)
+        """Do work in a thread. On a simulated loop, do it in a later step.
 
-    def close(self, *, waits: bool) -> None:
-        """End the threads. `waits`: all are idle, and end before this returns."""
+        Without a further thread, the work waits for another one.
+
+        Raises:
+            RuntimeError: No thread can be started. The work is not done.
+        """
+        if simulation_of(self._loop) is not None:
+            done = aside(self._loop, work)
+        else:
+            once = _Once(work)
+            done = asyncio.wrap_future(once.outcome, loop=self._loop)
+            if self._executor is None:
+                self._executor = _new_executor(self._name, NO_LIMIT)
+            try:
+                self._executor.submit(once)
+            except RuntimeError:  # it is in the queue of the executor
+                if not self._running:
+                    done.cancel()
+                    raise
+        self._running.add(done)
+        done.add_done_callback(self._ended)
+        return done
+
+    def _ended(self, done: asyncio.Future[Any]) -> None:
+        self._running.discard(done)
+        if not done.cancelled():
+            done.exception()  # nobody may be waiting for it
+
+    def close(self) -> int:
+        """End the threads. Return how many still do work, and end with it."""
         if self._executor is not None:
-            self._executor.shutdown(wait=waits, cancel_futures=True)
+            self._executor.shutdown(wait=not self._running, cancel_futures=True)
+        return len(self._running)
 
 
 def wait_in_thread(work: Callable[[], None], *, name: str) -> None:
@@ -123,38 +166,13 @@ def compute(work: Callable[[], T]) -> asyncio.Future[T]:
     loop = asyncio.get_running_loop()
     if simulation_of(loop) is not None:
         return aside(loop, work)
-    done: asyncio.Future[T] = loop.create_future()
-    claim = threading.Lock()
-
-    def do() -> Callable[[], None] | None:
-        """Do the work unless it has begun; return the function that sets its outcome."""
-        if done.done() or not claim.acquire(blocking=False):
-            return None
-        try:
-            result = work()
-        except BaseException as error:  # noqa: BLE001 -- whoever waits for it raises it
-            failure = error
-            return lambda: None if done.done() else done.set_exception(failure)
-        return lambda: None if done.done() else done.set_result(result)
-
-    def do_in_thread() -> None:
-        settle = do()
-        if settle is not None:
-            try:
-                loop.call_soon_threadsafe(settle)
-            except RuntimeError:
-                pass  # the loop is closed
-
-    def do_here() -> None:
-        settle = do()
-        if settle is not None:
-            settle()
-
+    once = _Once(work)
+    done = asyncio.wrap_future(once.outcome, loop=loop)
     try:
-        loop.run_in_executor(_executor("compute", COMPUTING_THREADS), do_in_thread)
+        _executor("compute", COMPUTING_THREADS).submit(once)
     except RuntimeError:  # no thread can be started
-        do_here()
+        once()
     else:
-        timer = loop.call_later(BEGIN_S, do_here)
+        timer = loop.call_later(BEGIN_S, once)
         done.add_done_callback(lambda _: timer.cancel())
     return done

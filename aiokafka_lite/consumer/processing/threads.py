@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiokafka_lite._threads import OwnThreads
 from aiokafka_lite.consumer.processing.outbox import Outputs
@@ -31,7 +31,6 @@ class HandlerThreads:
     def __init__(self, is_over: Callable[[], bool]) -> None:
         self._threads = OwnThreads("handler")
         self._is_over = is_over
-        self._running: set[asyncio.Future[Any]] = set()
 
     def call_of(self, handler: Handler) -> Call:
         """Return a coroutine function that calls a plain function."""
@@ -52,8 +51,6 @@ class HandlerThreads:
 
     async def _end_of(self, call: Callable[[], None]) -> None:
         work = self._threads.run(call)
-        self._running.add(work)
-        work.add_done_callback(self._ended)
         while True:
             try:
                 await asyncio.wait([work])
@@ -63,20 +60,14 @@ class HandlerThreads:
                     raise
         work.result()
 
-    def _ended(self, work: asyncio.Future[Any]) -> None:
-        self._running.discard(work)
-        if not work.cancelled():
-            work.exception()  # nobody may be waiting for it
-
     def close(self) -> None:
         """End the threads. Those that are running a call end with it."""
-        if self._running:
+        if running_count := self._threads.close():
             log.warning(
                 "run() has ended, and %d threads are still running handlers: their records are not "
                 "finished",
-                len(self._running),
+                running_count,
             )
-        self._threads.close(waits=not self._running)
 
 
 def in_thread(handler: Handler, *arguments: object) -> None:

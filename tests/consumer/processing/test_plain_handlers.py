@@ -168,6 +168,34 @@ async def test_outputs_of_a_thread_are_written_if_its_function_returns(
 
 
 # --- Threads that go on -------------------------------------------------------------------------
+@pytest.mark.parametrize("most", [2, 0])
+async def test_without_further_threads_records_wait_and_without_any_run_fails(
+    kafka: KafkaHandle, topic: str, group: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def start_few(thread: threading.Thread) -> None:
+        if thread.name.startswith(PREFIX) and len(own_threads()) >= most:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    handler = Blocking(*range(10))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start_few)
+        if most:
+            async with running(member(kafka, topic, group), handler, concurrency=5, order=None):
+                await until(lambda: len(handler.begun) == 2)
+                handler.let_go()
+                await until(lambda: len(handler.done) == 10)
+        else:
+            async with member(kafka, topic, group) as consumer:
+                with pytest.raises(RuntimeError, match="can't start new thread"):
+                    await consumer.run(handler, concurrency=5)
+    assert sorted(handler.begun) == [*range(10 if most else 0)]
+    assert own_threads() == []
+    assert (await committed(kafka, group, topic) or 0) == (10 if most else 0)
+
+
 @pytest.mark.real_if_long
 async def test_a_record_waits_for_a_thread_that_takes_too_long(
     kafka: KafkaHandle, topic: str, group: str
