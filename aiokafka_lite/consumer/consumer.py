@@ -939,15 +939,16 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             run.end_at(bounds)
         async with Draining(signals, self.stop, run, self._config), AsyncExitStack() as stack:
             stack.callback(threads.close)
+            stack.callback(self._state.remove_complete_topics)
             # Records whose dead letters are written at the end are still finished.
             stack.enter_context(run.opened())
             if outbox is not None:
                 await outbox.open()
                 stack.push_async_callback(outbox.close)
                 run.write_into(outbox)
-            if settings.dead_letter is not None or delays is not None:
+            if settings.keepers or settings.dead_letter is not None:
                 await self._keep(settings, run, outbox, stack)
-            if delays is not None:
+            if delays.names:
                 self._state.add_complete_topics(delays.names)
             if progress:
                 # By name: extras are above the consumer.
@@ -959,12 +960,12 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         running = self._engine.current
         return running is not None and running.membership.is_settled
 
-    def _subscribe_to(self, handlers: Handlers, delays: Delays | None) -> None:
+    def _subscribe_to(self, handlers: Handlers, delays: Delays) -> None:
         is_subscribed = self._state.mode is not SubscriptionMode.NONE
-        known = self._state.topics if delays is None else self._state.topics - delays.names
+        known = self._state.topics - delays.names
         if topics := handlers.topics_to_subscribe(known, is_subscribed=is_subscribed):
             self.subscribe(topics)
-        if delays is not None and (self._group_id is None or not self._state.is_subscribed):
+        if delays.names and (self._group_id is None or not self._state.is_subscribed):
             raise IllegalStateError(
                 "Retry(topic=…) subscribes to the delay topics: the consumer needs a group_id, and "
                 "topics that are subscribed, not assigned"

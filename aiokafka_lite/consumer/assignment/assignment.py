@@ -331,7 +331,9 @@ class SubscriptionState(Assignment):
         # The version after the last `unsubscribe`.
         self.unsubscribed_version = -1
         self._topics: frozenset[str] | None = None
-        # Topics of which the group reads every record, whatever auto_offset_reset is.
+        # Those that the application has named, in the mode TOPICS.
+        self._named: frozenset[str] = frozenset()
+        # Those of which `run` reads every record, whatever auto_offset_reset is.
         self._complete_topics: frozenset[str] = frozenset()
 
     def _subscription_changed(self) -> None:
@@ -361,12 +363,13 @@ class SubscriptionState(Assignment):
         self._require_mode(SubscriptionMode.TOPICS)
         self.mode = SubscriptionMode.TOPICS
         self.listener = listener
-        self._topics = wanted = frozenset(topics)
+        self._named = frozenset(topics)
+        self._topics = wanted = self._named | self._complete_topics
         self.withhold(tp for tp in self._assignment if tp.topic not in wanted)
         self._subscription_changed()
 
     def add_complete_topics(self, topics: frozenset[str]) -> None:
-        """Subscribe to further topics, and read them from their beginning.
+        """Subscribe to further topics until they are removed, and read them from their beginning.
 
         Raises:
             IllegalStateError: No topics are subscribed, or a pattern that does not match these.
@@ -379,8 +382,13 @@ class SubscriptionState(Assignment):
                 f"{', '.join(sorted(topics))}, too"
             )
         self._complete_topics |= topics
-        if self.pattern is None and not topics <= (known := self._topics or frozenset()):
-            self.subscribe(known | topics, self.listener)
+        if self.pattern is None and not topics <= self._named:
+            self.subscribe(self._named, self.listener)
+
+    def remove_complete_topics(self) -> None:
+        added, self._complete_topics = self._complete_topics, frozenset()
+        if self.mode is SubscriptionMode.TOPICS and not added <= self._named:
+            self.subscribe(self._named, self.listener)
 
     def reset_timestamp(self, tp: TopicPartition, by_config: int | None) -> int | None:
         """Return where a position without a committed offset starts. None: that is an error."""

@@ -415,14 +415,14 @@ class Attempts:
 
     # --- Dead letters -----------------------------------------------------------------------
     def letter_written(self, job: Job, error: BaseException) -> None:
-        letter, delays = job.letter, self._handling.delays
+        letter = job.letter
         if letter is not DROP:
             self._dead_letter_error = None
             self._dead_letter_backoff.reset()
         level, total, fate = logging.WARNING, "dead_total", "was written to the dead letters"
         if letter is DROP:
             total, fate = "dropped_total", "is dropped"
-        elif delays is not None and delays.is_writer(letter):
+        elif self._handling.delays.is_writer(letter):
             level, total, fate = logging.INFO, "delayed_total", f"is delayed in {letter!r}"
         else:
             record = job.record

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from aiokafka_lite._virtual import wall_ms
 from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.processing.allowance import Allowance
 from aiokafka_lite.consumer.processing.headers import Origin
 from aiokafka_lite.consumer.processing.job import Job
 from aiokafka_lite.errors import MessageSizeTooLargeError, RecordListTooLargeError
@@ -84,17 +85,17 @@ class Delays:
 class HeldRecords:
     """The records of a run that were read from delay topics and are not due, by partition.
 
-    `withhold` is told whether a partition has some. `release` receives those that are due.
+    `release` receives those that are due.
     """
 
     def __init__(
         self,
         delays: Delays,
-        withhold: Callable[[Cursor, bool], None],
+        allowance: Allowance,
         release: Callable[[list[Job]], None],
     ) -> None:
         self._delays = delays
-        self._withhold = withhold
+        self._allowance = allowance
         self._release = release
         self._loop = asyncio.get_running_loop()
         # With the loop times at which they are due: a clock that is set does not change them.
@@ -108,11 +109,11 @@ class HeldRecords:
     def count(self) -> int:
         return sum(map(len, self._held.values()))
 
-    def admit(self, cursor: Cursor, records: list[AnyRecord]) -> list[AnyRecord]:
-        """Return the first records of a partition that may be taken now."""
-        if cursor.tp.topic not in self._delays.names:
-            return records
-        return records[: self._delays.due_count(records)]
+    def admit(self, cursor: Cursor, records: list[AnyRecord]) -> int:
+        """Count as many records as may be taken now, of a delay topic those that are due."""
+        if cursor.tp.topic in self._delays.names:
+            records = records[: self._delays.due_count(records)]
+        return self._allowance.admit(cursor, records)
 
     def take(self, cursor: Cursor, jobs: list[Job]) -> tuple[list[Job], list[Job]]:
         """Hold records that are not due. Return those that are, and those of other groups."""
@@ -161,5 +162,5 @@ class HeldRecords:
         if held:
             self._held[cursor] = held
             self._timers[cursor] = self._loop.call_at(held[0][0], self.look, cursor)
-        self._withhold(cursor, bool(held))
+        self._allowance.withhold(cursor, bool(held))
         return due

@@ -25,6 +25,7 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from aiokafka_lite.consumer.processing.job import DEAD, Job
+from aiokafka_lite.consumer.processing.limits import Concurrency
 
 # Of the calls that begin, and of the handlers, for retries while first attempts wait.
 RETRY_PART: Final = 0.3
@@ -74,19 +75,16 @@ class FairQueue:
 
     A record that is added at the left end begins before others of its topic and kind, but not
     before their turn: only `put_first` ignores turns.
-
-    Attributes:
-        concurrency: The most concurrent calls.
     """
 
     def __init__(
         self,
-        concurrency: int,
+        concurrency: Concurrency,
         priorities: Mapping[str, float] | None,
         *,
         is_fair: bool,
     ) -> None:
-        self.concurrency = concurrency
+        self._concurrency = concurrency
         self._priorities: Final = priorities
         self._is_fair: Final = is_fair
         self._topics: dict[str, WaitingTopic] = {}
@@ -207,7 +205,7 @@ class FairQueue:
 
     def _decide_turn(self) -> bool:
         self._retry_credit = min(self._retry_credit, 1) + RETRY_PART
-        most = max(1, int(RETRY_PART * self.concurrency))
+        most = max(1, int(RETRY_PART * self._concurrency.value))
         if self._retry_credit < 1 or self._running_retries >= most:
             return False
         self._retry_credit -= 1

@@ -172,6 +172,7 @@ def _is_all(error: BaseException, kinds: Kinds) -> bool:
 
 #: Without `retry`: one attempt.
 ONCE = Retry(attempts=1)
+NO_DELAYS: Final = Delays(ONCE, {}, "")
 
 
 @dataclass(frozen=True)
@@ -334,9 +335,7 @@ def retry_of(retry: object) -> Retry:
     return retry
 
 
-def delays_of(retry: Retry, group_id: str | None) -> Delays | None:
-    if retry.topic is None:
-        return None
+def delays_of(retry: Retry, group_id: str | None) -> Delays:
     new_topic = import_module("aiokafka_lite.processing").DelayTopic
     return Delays(retry, {name: new_topic(name) for name in retry.delay_topics}, group_id or "")
 
@@ -406,12 +405,11 @@ class Handling:
     max_per_second: float | None = None
     fair: bool = False
     priority: Mapping[str, float] | None = None
-    delays: Delays | None = None
+    delays: Delays = NO_DELAYS
 
     def letter_for(self, error: BaseException, job: Job | None = None) -> DeadLetter | None:
         """Return what finishes a failed record, only with a job a delay. None: `run` raises."""
-        delays = None if job is None else self.delays
-        if job is not None and delays is not None and (delay := delays.writer_for(error, job)):
+        if job is not None and (delay := self.delays.writer_for(error, job)) is not None:
             return delay
         given = self.dead_letter
         return given.of(error) if isinstance(given, LettersByError) else given
@@ -421,8 +419,8 @@ class Handling:
         """What a run opens: the dead letters, then the delay topics, which share a producer."""
         given = self.dead_letter
         letters = given.all if isinstance(given, LettersByError) else (given,)
-        delays = () if self.delays is None else self.delays.writers.values()
-        return [each for each in (*letters, *delays) if isinstance(each, DeadLetterKeeper)]
+        every = (*letters, *self.delays.writers.values())
+        return [each for each in every if isinstance(each, DeadLetterKeeper)]
 
     def __post_init__(self) -> None:
         NUMBER.check("timeout_s", self.timeout_s, or_none=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from aiokafka_lite._arguments import is_int
@@ -52,13 +53,14 @@ class Concurrency:
         for changed in tuple(self._runs):
             changed()
 
-    def on_change(self, changed: Callable[[], None]) -> None:
-        """Call a function after each change of `value`, until `forget`."""
+    @contextmanager
+    def _watched_by(self, changed: Callable[[], None]) -> Iterator[None]:
+        """Call a function after each change of `value`, in a block."""
         self._runs[changed] = None
-
-    def forget(self, changed: Callable[[], None]) -> None:
-        """Call a function of `on_change` no longer."""
-        self._runs.pop(changed, None)
+        try:
+            yield
+        finally:
+            del self._runs[changed]
 
 
 class TokenBucket:

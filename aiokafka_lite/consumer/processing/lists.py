@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from aiokafka_lite.consumer.processing.job import LISTED, Job
 from aiokafka_lite.consumer.processing.lanes import Lanes
+from aiokafka_lite.consumer.processing.limits import Concurrency
 from aiokafka_lite.structs import ConsumerRecord
 
 BatchBy = Literal["key", "partition"] | None
@@ -40,9 +41,8 @@ class WaitingLists:
     partition.
 
     Attributes:
-        concurrency: The most concurrent calls. Records for twice as many lists are gathered: with
+        count: The records of `ready` that were gathered, for twice as many lists as calls: with
             more, the feeder would read on while there is no handler for their lists.
-        count: The records of `ready` that were gathered.
         kept_count: Those that were left there, because they wait for no list.
     """
 
@@ -53,14 +53,14 @@ class WaitingLists:
         list_of: ListOf | None,
         size: int,
         wait_s: float,
-        concurrency: int,
+        concurrency: Concurrency,
     ) -> None:
         self._lanes = lanes
         self._by: Final = by
         self._list_of = list_of
         self._size: Final = size
         self._wait_s: Final = wait_s
-        self.concurrency = concurrency
+        self._concurrency = concurrency
         self.count = self.kept_count = 0
         # Each record with the time from which on it waits.
         self._groups: dict[Hashable, deque[tuple[float, Job]]] = {}
@@ -103,7 +103,7 @@ class WaitingLists:
     def gather(self, now: float) -> None:
         ready = self._lanes.ready
         kept: list[Job] = []
-        most = 2 * self.concurrency * self._size
+        most = 2 * self._concurrency.value * self._size
         while ready and self.count < most:
             job = ready.popleft()
             if job.state is not LISTED or job.error is not None or job.list_limit:
@@ -143,6 +143,14 @@ class WaitingLists:
         while self._dues and not self._is_present(self._dues[0]):
             heappop(self._dues)
         return self._dues[0].at if self._dues else None
+
+    def wait_of(self, job: Job, now: float) -> float | None:
+        """Return how long a record waits at most for others of its list. None: not any longer."""
+        group = self._groups.get(name := self.name_of(job))
+        if group is None or name in self._full or all(each is not job for _, each in group):
+            return None
+        wait_s = group[0][0] + self._wait_s - now
+        return wait_s if wait_s > 0 else None
 
     def is_due(self, now: float) -> bool:
         due_at = self.due_at()

@@ -155,9 +155,7 @@ class Run(Processing):
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("processing", on_failure=self._note_end)
         given, rate = handling.concurrency, handling.max_per_second
-        # None: it does not change.
-        self._changing = given if isinstance(given, Concurrency) else None
-        self._concurrency = given.value if isinstance(given, Concurrency) else given
+        self._concurrency = given if isinstance(given, Concurrency) else Concurrency(given)
         self._rate = None if rate is None else TokenBucket(rate, self._loop.time())
         # Instead of a deque of ready records. None: they begin in the order of that.
         self._fair = self._new_fair_queue()
@@ -190,12 +188,8 @@ class Run(Processing):
         self._displaced_count = 0
         # Records that may not begin, because their partition is paused or being revoked.
         self._parked: dict[Cursor, list[Job]] = {}
-        self._held: HeldRecords | None = None
-        admit = self._allowance.admit
-        if handling.delays is not None:
-            self._held = HeldRecords(handling.delays, self._allowance.withhold, self._begin_held)
-            admit = partial(self._admit_due, self._held)
-        self._sink = OneByOne(self._accept, admit)
+        self._held = HeldRecords(handling.delays, self._allowance, self._begin_held)
+        self._sink = OneByOne(self._accept, self._held.admit)
         # A record is to be tried that has not failed.
         self._is_new_wanted: bool
         self._wants_more = Event()
@@ -206,7 +200,7 @@ class Run(Processing):
         self._totals = core.works.totals
 
     def __repr__(self) -> str:
-        return f"<Run of {self._concurrency} handlers, {len(self._running)} running>"
+        return f"<Run of {self._concurrency.value} handlers, {len(self._running)} running>"
 
     # --- The whole ------------------------------------------------------------------------
     def end_at(self, bounds: RunBounds) -> None:
@@ -240,8 +234,6 @@ class Run(Processing):
 
     def _not_held(self, cursor: Cursor, jobs: list[Job]) -> list[Job]:
         """Hold records of a delay topic that are not due, and finish those of other groups."""
-        if self._held is None:
-            return jobs
         due, foreign = self._held.take(cursor, jobs)
         for job in foreign:
             self._finish_or_commit(job)
@@ -268,10 +260,9 @@ class Run(Processing):
         self._observers.partition_changed.add(self._partition_changed)
         self._observers.assignment_changed.add(self._assignment_changed)
         self._gate.on_change(self.offer)
-        if self._changing is not None:
-            self._changing.on_change(self._concurrency_changed)
         try:
-            yield
+            with self._concurrency._watched_by(self._concurrency_changed):
+                yield
         except Exception as error:
             if self._error is None:  # at the start of the producer
                 self._error = error
@@ -280,8 +271,6 @@ class Run(Processing):
             self._observers.partition_changed.forget(self._partition_changed)
             self._observers.assignment_changed.forget(self._assignment_changed)
             self._gate.forget(self.offer)
-            if self._changing is not None:
-                self._changing.forget(self._concurrency_changed)
             self._works.close_processing(self, self._error)
             self._allowance.close()
 
@@ -311,8 +300,7 @@ class Run(Processing):
                 await self._scope.close()
             finally:
                 self._attempts.close()
-                if self._held is not None:
-                    self._held.close()
+                self._held.close()
                 if self._limit is not None:
                     self._limit.close()
                 if self._offer_timer is not None:
@@ -330,7 +318,7 @@ class Run(Processing):
         try:
             while True:
                 # To choose among records of all keys and topics, it reads as many as may be.
-                enough = 2 * self._concurrency if self._fair is None else most
+                enough = 2 * self._concurrency.value if self._fair is None else most
                 taken = min(max(LEAST_TAKEN, enough), MOST_TAKEN)
                 limits = Limits(max_records=min(taken, most))
                 self._sink.clear()
@@ -462,9 +450,6 @@ class Run(Processing):
         if self._lists is not None:
             self._lists.note_accepted(jobs)
 
-    def _admit_due(self, held: HeldRecords, cursor: Cursor, records: list[Record]) -> int:
-        return self._allowance.admit(cursor, held.admit(cursor, records))
-
     def _order_failed(self, job: Job, error: Exception) -> None:
         """Treat a record as a bad one, because the function for `order` has failed for it."""
         letter = self._handling.letter_for(error)
@@ -483,8 +468,7 @@ class Run(Processing):
         allowance = self._allowance
         if allowance.is_exact and cursor in allowance:
             allowance.counted_anew(cursor)
-        if self._held is not None and cursor in self._held:
-            self._held.look(cursor)  # after a seek, its records are no longer to be handled
+        self._held.look(cursor)  # after a seek, its records are no longer to be handled
         if cursor in self._parked and not (cursor.is_withheld or cursor.is_paused):
             self._lanes.ready.extendleft(reversed(self._parked.pop(cursor)))
             self.offer()
@@ -495,8 +479,7 @@ class Run(Processing):
         for cursor in [each for each in self._parked if not each.is_assigned]:
             self._lanes.ready.extend(self._parked.pop(cursor))
         self._lanes.ready.extend(self._attempts.take_revoked())
-        if self._held is not None:
-            self._held.forget_unassigned()
+        self._held.forget_unassigned()
         if self._outbox is not None:
             self._outbox.look_again()
         self.offer()
@@ -507,7 +490,7 @@ class Run(Processing):
             return
         wanted = len(self._lanes.ready) if self._lists is None else self._gather(self._lists)
         if self._rate is not None:
-            wanted = min(wanted, self._calls_left(self._rate))
+            wanted = min(wanted, self._calls_left(self._rate)) or int(self._put_dead_first())
         if self._outbox is not None and self._outbox.is_full:
             wanted = int(self._put_first(self._is_awaited))
         if most is not None:
@@ -518,7 +501,7 @@ class Run(Processing):
             if not waiter.done():
                 waiter.set_result(None)
                 wanted -= 1
-        while wanted and self._worker_count < self._concurrency:
+        while wanted and self._worker_count < self._concurrency.value:
             self._worker_count += 1
             self._is_starting = True
             self._context.run(self._scope.spawn, self._work(), name=f"handler {self._worker_count}")
@@ -577,14 +560,7 @@ class Run(Processing):
 
     def _concurrency_changed(self) -> None:
         """Begin more calls, or let the workers end that are too many, the idle ones at once."""
-        if self._changing is None:
-            return
-        self._concurrency = self._changing.value
-        if self._lists is not None:
-            self._lists.concurrency = self._concurrency
-        if self._fair is not None:
-            self._fair.concurrency = self._concurrency
-        surplus = self._worker_count - self._concurrency
+        surplus = self._worker_count - self._concurrency.value
         for waiter in [self._idle.pop() for _ in range(min(surplus, len(self._idle)))]:
             if not waiter.done():
                 waiter.set_result(None)
@@ -671,6 +647,9 @@ class Run(Processing):
     def _is_handled_again(self, job: Job) -> bool:
         return self._outbox is not None and self._outbox.awaits(job)
 
+    def _put_dead_first(self) -> bool:
+        return self._put_first(lambda job: job.state is DEAD and job.may_begin)
+
     def _put_first(self, is_wanted: Callable[[Job], bool]) -> bool:
         ready = self._lanes.ready
         found = next(filter(is_wanted, ready), None)
@@ -693,7 +672,8 @@ class Run(Processing):
         # A handler may undo the cancellation by the limit, which only this loop notices.
         is_alone = takes_lists or self._outbox is not None or limit is not None
         fair = self._fair
-        is_limited = any(each is not None for each in (self._changing, self._rate, fair))
+        may_change = self._handling.concurrency is self._concurrency
+        is_limited = may_change or self._rate is not None or fair is not None
         begin = self._begin_within_limits if is_limited else self._next_chains
         calls = Calls(self._steps, task, handler, running, base, is_alone=is_alone or is_limited)
         while not self._steps.is_finishing:
@@ -806,12 +786,14 @@ class Run(Processing):
 
     def _begin_within_limits(self, now: float) -> list[list[Job]] | None:
         """Return as `_next_chains` what begins. None: the worker is too many, and ends."""
-        if self._worker_count > self._concurrency:
+        if self._worker_count > self._concurrency.value:
             return None
         rate = self._rate
-        if rate is not None and not self._calls_left(rate):
-            return []
-        chains = self._next_chains(now)
+        if rate is not None and not self._calls_left(rate):  # a dead letter takes no call
+            job = self._next(now) if self._put_dead_first() else None
+            chains = [] if job is None else [[job]]
+        else:
+            chains = self._next_chains(now)
         if chains and chains[0][0].state is not DEAD:
             if rate is not None:
                 rate.take()
@@ -928,8 +910,7 @@ class Run(Processing):
             await in_copy_of(self._context, call)
         except BaseException as failure:  # noqa: BLE001 -- kept, or raised
             self._raise_unless_failed(failure, task)
-            delays = self._handling.delays
-            if delays is not None and delays.cannot_have(job, failure):
+            if self._handling.delays.cannot_have(job, failure):
                 self._not_delayed(job, error, failure)
             else:
                 self._attempts.letter_failed(job, failure)
@@ -1095,12 +1076,16 @@ class Run(Processing):
             )
             if self._limit is not None:
                 doing = f"{doing}; the call {self._limit.state_of(self._running[job])}"
-        elif self._held is not None and (wait_s := self._held.wait_of(job)) is not None:
+        elif (wait_s := self._held.wait_of(job)) is not None:
             doing = f"was delayed after it had failed, and is tried again in {wait_s:.1f} s"
         elif (pause_s := self._attempts.pause_of(job, now)) is not None:
             doing = f"failed, and is tried again in {pause_s:.1f} s"
         elif self._outbox is not None and job in self._outbox:
             doing = "has been handled, and its outputs wait until a transaction is committed"
+        elif self._lists is not None and (wait_s := self._lists.wait_of(job, now)) is not None:
+            doing = f"waits for other records of its list, for {wait_s:.1f} s at most"
+        elif self._rate is not None and not self._rate.count(now):
+            doing = "has not been passed to a handler yet, because of max_per_second"
         else:
             doing = "has not been passed to a handler yet"
         tried = "" if job.error is None else f" (attempt {job.attempts}, {one_line(job.error)})"
@@ -1111,16 +1096,15 @@ class Run(Processing):
         return self._attempts.is_paused
 
     def is_delaying(self, cursor: Cursor) -> bool:
-        return self._held is not None and cursor in self._held
+        return cursor in self._held
 
     def counts(self) -> dict[str, int]:
         return {
-            "concurrency": self._concurrency,
+            "concurrency": self._concurrency.value,
             "calls": self._worker_count - len(self._idle),
             "at_work": len(self._running),
             "ready": len(self._lanes.ready) + (0 if self._lists is None else self._lists.count),
-            "waiting_for_retry": self._attempts.waiting_count
-            + (0 if self._held is None else self._held.count),
+            "waiting_for_retry": self._attempts.waiting_count + self._held.count,
             "uncommitted": self._allowance.uncommitted_count,
             "in_outbox": 0 if self._outbox is None else self._outbox.record_count,
         }

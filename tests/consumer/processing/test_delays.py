@@ -633,3 +633,22 @@ async def test_a_delayed_record_that_cannot_be_deserialised_keeps_its_attempts_a
     (delay_topic,) = job.retry.delay_topics
     place = f"{delay_topic}/0 offset 0 (delayed {job.topic}/0 offset 1)"
     assert f"{place} was written to the dead letters after 2 attempts" in caplog.text
+
+
+@pytest.mark.real_if_long
+async def test_delay_topics_are_subscribed_until_run_ends_whatever_else_is_subscribed(
+    kafka: KafkaHandle,
+) -> None:
+    job = await Job.of(kafka, [1], after=1)
+    other = await kafka.create_topic()
+    job.failures = {b"x": 1}
+    await kafka.produce(other, 0, [(None, b"x")])
+    async with timeout(PATIENCE_S), job.member() as consumer:
+        run = asyncio.create_task(consumer.run(job.handle, retry=job.retry, breaker=None))
+        await until(lambda: consumer.subscription() == {job.topic, *job.retry.delay_topics})
+        consumer.subscribe([other])
+        assert consumer.subscription() == {other, *job.retry.delay_topics}
+        await until(lambda: len(job.tried) == 2)
+        run.cancel()
+        await asyncio.wait([run])
+        assert consumer.subscription() == {other}

@@ -12,6 +12,7 @@ import pytest
 from aiokafka_lite.consumer.processing.handling import Handling
 from aiokafka_lite.consumer.processing.limits import BURST_S
 from aiokafka_lite.processing import CircuitBreaker, Concurrency, Retry
+from tests.consumer.processing.acking import Record
 from tests.consumer.processing.shaping import A, Shaped, now
 from tests.support.for_each import for_each
 
@@ -63,6 +64,38 @@ async def test_lists_count_once_and_wait_for_their_turn() -> None:
     assert case.offsets[0][0] == 0
     assert [len(given) for _, given in case.calls] == [100] * 3
     assert all(later[0] - at[0] == pytest.approx(0.1) for at, later in pairwise(case.calls))
+
+
+@pytest.mark.parametrize("settings", [{}, {"batch_size": 5, "batch_wait_ms": 1}, {"fair": True}])
+async def test_dead_letters_do_not_wait_for_calls(settings: dict[str, Any]) -> None:
+    def order(record: Record) -> bytes | None:
+        if record.offset % 2:
+            raise KeyError(record.offset)
+        return record.key
+
+    case = Shaped(max_per_second=0.5, concurrency=3, order=order, **settings)
+    case.put(KEYS[:20])
+    async with case.running():
+        await asyncio.sleep(1)
+        assert sorted(each.record.offset for each in case.dead) == list(range(1, 20, 2))
+        assert len(case.calls) == 1
+        await case.until_over(100)
+    assert len(case.done) == 10
+
+
+async def test_explain_names_the_limit_that_a_record_waits_for() -> None:
+    case = Shaped(max_per_second=0.1, batch_size=5, batch_wait_ms=4_000)
+    case.put(KEYS[:5])
+    async with case.running():
+        await case.until_over()
+        case.put(KEYS[5:6])
+        await asyncio.sleep(1)
+        explained = case.run.explain(case.buffers.partition(A), now())
+        assert "waits for other records of its list, for 3.0 s at most" in explained
+        await asyncio.sleep(4)
+        explained = case.run.explain(case.buffers.partition(A), now())
+        assert "not been passed to a handler yet, because of max_per_second" in explained
+        await case.until_over()
 
 
 @pytest.mark.parametrize("batch_size", [None, 1])
