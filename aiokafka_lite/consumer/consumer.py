@@ -937,7 +937,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         if until is not None:
             bounds = RunBounds(self._engine.core, self, timestamp, self._is_settled)
             run.end_at(bounds)
-        async with Draining(signals, self.stop, run, self._config), AsyncExitStack() as stack:
+        async with Draining(signals, self.stop, run), AsyncExitStack() as stack:
             stack.callback(threads.close)
             stack.callback(self._state.remove_complete_topics)
             # Records whose dead letters are written at the end are still finished.

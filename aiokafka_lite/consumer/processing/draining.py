@@ -24,7 +24,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 from aiokafka_lite._arguments import is_int
 from aiokafka_lite._compat import Self
@@ -32,7 +32,6 @@ from aiokafka_lite._signals import StopSignals, can_be_handled, free_signals, na
 from aiokafka_lite._tasks import TaskScope
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.config import ConsumerConfig
     from aiokafka_lite.consumer.processing.run import Run
     from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
@@ -82,16 +81,13 @@ class Draining:
 
     ended_by: ClassVar = 0
 
-    def __init__(
-        self, numbers: Iterable[int], stop: Stop, run: Run, config: ConsumerConfig[Any, Any]
-    ) -> None:
+    def __init__(self, numbers: Iterable[int], stop: Stop, run: Run) -> None:
         self._numbers = tuple(numbers)
-        self._stop, self._run, self._config = stop, run, config
+        self._stop, self._run = stop, run
         self._signals = StopSignals()
         self._loop = asyncio.get_running_loop()
         self._scope = TaskScope("processing")
         self._stopping: asyncio.Task[None] | None = None
-        self._runner: asyncio.Task[object] | None = None
         self._is_forced = False
         # Only the signals' handler appends to it.
         self._received: list[int] = []
@@ -99,7 +95,6 @@ class Draining:
         self._waiting_since: float | None = None
 
     async def __aenter__(self) -> Self:
-        self._runner = asyncio.current_task()
         if not self._signals.take(self._note, self._numbers):
             self._signals.give_back()
             raise ValueError(
@@ -128,22 +123,17 @@ class Draining:
                 Draining.ended_by = number
             log.info("%s: run() is stopping, and starts no more handlers", name_of(number))
             self._stopping = self._scope.spawn(self._drain(), name="drain")
-        if len(self._received) > 1 and not self._is_forced and self._runner is not None:
+        if len(self._received) > 1 and not self._is_forced:
             self._is_forced = True
             self._signals.give_back()
             log.warning("%s again: running handlers are cancelled", name_of(self._received[1]))
-            self._runner.cancel()
+            self._scope.spawn(self._run.end(self._loop.time()), name="force")
 
     async def _drain(self) -> None:
         count = self._run.counts()["at_work"]
         log.info("%d handlers are running, and the stop may take %g s", count, DRAIN_S)
-        left = await self._stop(DRAIN_S)
-        config = self._config
-        commits = config.group_id is not None and config.enable_auto_commit
-        if left:
+        if left := await self._stop(DRAIN_S):
             log.warning("these offsets could not be committed: %s", left)
-        elif commits:
-            log.info("the offsets of finished records are committed")
         log.info("the consumer is stopped")
 
     async def __aexit__(
@@ -151,40 +141,21 @@ class Draining:
         exc_type: type[BaseException] | None,
         exc: BaseException | None,
         tb: TracebackType | None,
-    ) -> bool:
-        is_cancelled = isinstance(exc, asyncio.CancelledError)
-        is_forced = is_cancelled and self._is_forced and self._forget_cancellation()
+    ) -> None:
         try:
-            if is_forced or not is_cancelled:
+            if not isinstance(exc, asyncio.CancelledError):
                 if self._stopping is None:
                     self._signals.give_back()
                     self._heed()  # signals since the loop's last step
-                await self._until_stopped()
+                if self._stopping is not None:
+                    log.info("no handlers are running")
+                    await asyncio.wait({self._stopping})
+                    self._stopping.result()
         finally:
             self._signals.give_back()
-            self._runner = None
             await self._scope.close()
-        if not self._received or (exc is not None and not is_forced):
-            return False
-        await self._pass_on(self._received[0])
-        return is_forced
-
-    async def _until_stopped(self) -> None:
-        if self._stopping is None:
-            return
-        log.info("no handlers are running")
-        try:
-            await asyncio.wait({self._stopping})
-        except asyncio.CancelledError:
-            if not (self._is_forced and self._forget_cancellation()):
-                raise
-        else:
-            self._stopping.result()
-
-    def _forget_cancellation(self) -> bool:
-        """Whether only the second signal has cancelled the caller. Then forget that."""
-        uncancel = getattr(self._runner, "uncancel", None)
-        return uncancel is None or not uncancel()
+        if self._received and exc is None:
+            await self._pass_on(self._received[0])
 
     async def _pass_on(self, number: int) -> None:
         if (earlier := self._signals.earlier(number)) is not None:

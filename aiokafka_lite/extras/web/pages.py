@@ -212,27 +212,6 @@ FILTERS: Final[Mapping[str, Callable[[Row], bool]]] = {
     "paused": lambda row: bool(row["is_paused"]),
     "trouble": is_in_trouble,
 }
-OVERVIEW: Final = (
-    "client_id",
-    "group_id",
-    "lag",
-    "records_total",
-    "fetched_bytes_total",
-    "last_heartbeat_age_seconds",
-    "last_fetch_age_seconds",
-    "loop_lag_seconds",
-    "loop_lag_max_seconds",
-    "buffered_bytes",
-    "buffered_limit_bytes",
-    "processing_at_work",
-    "processing_waiting_for_retry",
-    "processing_uncommitted",
-    "processing_paused",
-    "processing_finished_total",
-    "processing_dead_total",
-    "processing_delayed_total",
-    "processing_dropped_total",
-)
 
 
 class ConsumerPageQuery(NamedTuple):
@@ -257,7 +236,7 @@ def overview(measured: Measured, query: ConsumerPageQuery) -> Row:
         "version": __version__,
         "verdict": measured.health.verdict,
         "reasons": [clip(reason, 4 * LONGEST) for reason in measured.health.reasons],
-        **{name: _clipped(metrics.get(name)) for name in OVERVIEW},
+        **{name: _clipped(each) for name, each in metrics.items() if not isinstance(each, list)},
         **{name: sum(map(is_shown, rows)) for name, is_shown in FILTERS.items()},
         "nodes": len(rows_of(measured, "nodes")),
     }

@@ -92,7 +92,6 @@ async def test_sigterm_drains_and_the_program_goes_on_after_run(kafka: KafkaHand
             await running.says(
                 "ended stuck",
                 "no handlers are running",
-                "the offsets of finished records are committed",
                 "the consumer is stopped",
                 "returned",
             )
@@ -199,11 +198,10 @@ async def test_a_signal_of_the_step_in_which_run_ends_stops_the_consumer() -> No
         return {}
 
     ended: Any = SimpleNamespace(counts=lambda: {"at_work": 0})
-    config: Any = SimpleNamespace(group_id=None, enable_auto_commit=True)
     heard: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
     try:
-        async with Draining((signal.SIGUSR1,), stop, ended, config):
+        async with Draining((signal.SIGUSR1,), stop, ended):
             signal.raise_signal(signal.SIGUSR1)
         assert (stopped, heard) == ([DRAIN_S], [signal.SIGUSR1])
     finally:
