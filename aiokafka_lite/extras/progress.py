@@ -6,12 +6,12 @@ import asyncio
 import importlib.util
 import logging
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import TaskID
+    from rich.progress import Progress, TaskID
 
     from aiokafka_lite import AIOKafkaConsumer
 
@@ -24,6 +24,8 @@ REFRESH_S: Final = 0.5
 RATE_S: Final = 5.0
 # Above that, only the sum has a bar.
 MOST_BARS: Final = 8
+# What is done, what is left, if it is known, and a text.
+Row: TypeAlias = "tuple[int, int | None, str]"
 
 
 async def show(consumer: AIOKafkaConsumer[Any, Any], console: Console | None = None) -> None:
@@ -47,74 +49,58 @@ async def _show(consumer: AIOKafkaConsumer[Any, Any], console: Console) -> None:
     from rich.progress import BarColumn, Progress, TextColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}")
-    loop = asyncio.get_running_loop()
-    bars: dict[str, TaskID] = {}
-    firsts: dict[str, int] = {}
-    samples: list[tuple[float, int]] = []
     # The output of handlers stays in the file or pipe to which it is redirected.
     with Progress(
         *columns, console=console, auto_refresh=False, redirect_stdout=sys.stdout.isatty()
     ) as progress:
-        total = progress.add_task("records", total=None, text="")
+        bars = _Bars(progress)
         try:
             while True:
-                metrics = consumer.metrics()
-                done = done_of(metrics)
-                samples = [each for each in samples if each[0] > loop.time() - RATE_S]
-                samples.append((loop.time(), done))
-                lag = metrics["lag"]
-                left = lag if isinstance(lag, int) else None
-                whole = None if left is None else done + left
-                text = text_of(metrics, samples)
-                progress.update(total, completed=done, total=whole, text=text)
-                rows = bars_of(metrics)
-                for name in [each for each in bars if each not in rows]:
-                    progress.remove_task(bars.pop(name))
-                for name, (position, row_left) in rows.items():
-                    if name not in bars:
-                        bars[name] = progress.add_task(name, text="")
-                    read = position - firsts.setdefault(name, position)
-                    progress.update(
-                        bars[name],
-                        completed=read,
-                        total=max(1, read + row_left),
-                        text=f"{row_left:,} left",
-                    )
-                progress.refresh()
+                bars.draw(consumer.metrics())
                 await asyncio.sleep(REFRESH_S)
         finally:
-            metrics = consumer.metrics()
-            progress.update(total, completed=done_of(metrics), text=text_of(metrics, samples))
-            progress.refresh()
+            bars.draw(consumer.metrics())
 
 
-def done_of(metrics: Mapping[str, object]) -> int:
-    return sum(
-        cast("int", metrics[f"processing_{name}_total"]) for name in ("finished", "dead", "dropped")
-    )
+class _Bars:
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._tasks: dict[str, TaskID] = {}
+        # The positions of partitions when they were first shown.
+        self._firsts: dict[str, int] = {}
+        # Times and numbers of finished records.
+        self._samples: list[tuple[float, int]] = []
 
+    def draw(self, metrics: Mapping[str, Any]) -> None:
+        rows = {"records": self._total(metrics)}
+        if len(partitions := metrics["partitions"]) <= MOST_BARS:
+            rows |= self._partitions(partitions)
+        for name in self._tasks.keys() - rows.keys():
+            self._progress.remove_task(self._tasks.pop(name))
+        for name, (done, left, text) in rows.items():
+            if name not in self._tasks:
+                self._tasks[name] = self._progress.add_task(name, text="")
+            total = None if left is None else max(1, done + left)
+            self._progress.update(self._tasks[name], completed=done, total=total, text=text)
+        self._progress.refresh()
 
-def text_of(metrics: Mapping[str, object], samples: Sequence[tuple[float, int]]) -> str:
-    """Describe the progress. `samples` are times and numbers of finished records."""
-    (first_at, first), (last_at, last) = samples[0], samples[-1]
-    rate = (last - first) / (last_at - first_at) if last_at > first_at else 0.0
-    lag = metrics["lag"]
-    parts = [f"{done_of(metrics):,} done", f"{rate:,.0f} a second"]
-    if isinstance(lag, int):
-        parts.append(f"{lag:,} left")
-    for name, noun in (("failed", "failed calls"), ("dead", "dead letters")):
-        if count := metrics[f"processing_{name}_total"]:
-            parts.append(f"{count:,} {noun}")
-    return ", ".join(parts)
+    def _total(self, metrics: Mapping[str, Any]) -> Row:
+        done = sum(metrics[f"processing_{each}_total"] for each in ("finished", "dead", "dropped"))
+        now = asyncio.get_running_loop().time()
+        self._samples = [each for each in self._samples if each[0] > now - RATE_S] + [(now, done)]
+        first_at, first = self._samples[0]
+        rate = (done - first) / (now - first_at) if now > first_at else 0.0
+        parts = [f"{done:,} done", f"{rate:,.0f} a second"]
+        if (lag := metrics["lag"]) is not None:
+            parts.append(f"{lag:,} left")
+        for name, noun in (("failed", "failed calls"), ("dead", "dead letters")):
+            if count := metrics[f"processing_{name}_total"]:
+                parts.append(f"{count:,} {noun}")
+        return done, lag, ", ".join(parts)
 
-
-def bars_of(metrics: Mapping[str, object]) -> dict[str, tuple[int, int]]:
-    """Return the offset after the finished records, and the lag, of few partitions by name."""
-    rows = cast("Sequence[Mapping[str, Any]]", metrics["partitions"])
-    if len(rows) > MOST_BARS:
-        return {}
-    return {
-        f"{row['topic']}/{row['partition']}": (row["position"], row["lag"])
-        for row in rows
-        if isinstance(row["position"], int) and isinstance(row["lag"], int)
-    }
+    def _partitions(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Row]]:
+        for row in rows:
+            if row["position"] is not None and row["lag"] is not None:
+                name = f"{row['topic']}/{row['partition']}"
+                read = row["position"] - self._firsts.setdefault(name, row["position"])
+                yield name, (read, row["lag"], f"{row['lag']:,} left")
