@@ -26,8 +26,6 @@ from aiokafka_lite.client.cluster import LEAST_S, SLACK_S, Cluster
 from aiokafka_lite.client.cluster_requests import is_refused
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.client.connection import Connection
-from aiokafka_lite.client.lanes import Lane
-from aiokafka_lite.client.pool import Pool
 from aiokafka_lite.client.view import ClusterView, Node
 from aiokafka_lite.client.wire import Exchange
 from aiokafka_lite.errors import (
@@ -37,7 +35,6 @@ from aiokafka_lite.errors import (
     KafkaError,
     RequestTimedOutError,
 )
-from aiokafka_lite.protocol.messages.metadata import MetadataResponse
 from aiokafka_lite.protocol.prepared import AnyRequest
 from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
@@ -55,8 +52,6 @@ MAX_REFUSED_S: Final = 10.0
 # Iterations of the loop after which the end of a stream has reached the pool: the socket is
 # readable, the transport closes, and its connection is lost.
 TURNS: Final = 4
-# The part of a limit that opening several connections takes.
-CONNECT_SHARE: Final = 0.5
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -211,13 +206,14 @@ class BlockingCluster:
         self._is_hanging_up = False
         notify_of_forks(self)
 
-    def _run(
+    def run(
         self,
         ask: Callable[[Cluster], Coroutine[object, None, T]],
         *,
         catches_up: bool = True,
         limit_s: float = math.inf,
     ) -> T:
+        """Run a coroutine of the cluster, with the time that is left."""
         opened = self._open()
         cluster = opened.cluster
 
@@ -334,7 +330,7 @@ class BlockingCluster:
             return math.inf
         return max(LEAST_S, self._deadline - time.monotonic())
 
-    def _timeout_s(self, timeout_s: float | None) -> float:
+    def timeout_s(self, timeout_s: float | None = None) -> float:
         most_s = self.config.request_timeout_s if timeout_s is None else timeout_s
         return min(most_s, self.left_s)
 
@@ -355,11 +351,7 @@ class BlockingCluster:
         """As `refresh`, without retries."""
         names = None if topics is None else frozenset(topics)
         self._failures = []
-        return self._run(lambda cluster: cluster.look(names, self._failures))
-
-    def apply_metadata(self, response: MetadataResponse, *, is_of_all: bool) -> ClusterView:
-        """Update the view from a response that passed ``cluster_requests.raise_for_metadata``."""
-        return self._known().apply_metadata(response, is_of_all=is_of_all)
+        return self.run(lambda cluster: cluster.look(names, self._failures))
 
     def apply_leader_hint(
         self, tp: TopicPartition, leader: int, leader_epoch: int, endpoints: Iterable[Node] = ()
@@ -375,40 +367,7 @@ class BlockingCluster:
     # --- Requests --------------------------------------------------------------------------
     def connection(self, node: int | Node) -> Connection:
         """Return an open connection, after the node's backoff. `receive` waits for responses."""
-        return self._run(lambda cluster: cluster.pool.connect(_node_id(cluster, node)))
-
-    def connections(self, nodes: Iterable[int]) -> dict[int, Connection | KafkaError]:
-        """Open connections to several nodes at the same time. An error replaces one.
-
-        A silent node takes a part of the limit only, so that others have time for their requests.
-        """
-        wanted = tuple(nodes)
-
-        async def open_all(cluster: Cluster) -> dict[int, Connection | KafkaError]:
-            pool = cluster.pool
-            opening = {
-                node: cluster.scope.spawn(_connected(pool, node), name=f"open node {node}")
-                for node in wanted
-                if not pool.is_ready(node)
-            }
-            if opening:
-                most_s = None if self.left_s == math.inf else CONNECT_SHARE * self.left_s
-                await asyncio.wait(opening.values(), timeout=most_s)
-            found: dict[int, Connection | KafkaError] = {}
-            for node in wanted:
-                task = opening.get(node)
-                if task is None:
-                    found[node] = await _connected(pool, node)
-                elif task.done():
-                    found[node] = task.result()
-                else:
-                    cluster.scope.cancel(task)  # but not the attempt
-                    found[node] = pool.why_not_ready(node, Lane.GENERAL) or KafkaConnectionError(
-                        f"the connection to {pool.describe(node)} is still being opened"
-                    )
-            return found
-
-        return self._run(open_all)
+        return self.run(lambda cluster: cluster.pool.connect(_node_id(cluster, node)))
 
     def receive(self, exchange: Exchange[R]) -> R:
         """Wait for the response to a request, and return it decoded."""
@@ -418,7 +377,7 @@ class BlockingCluster:
         async def wait(cluster: Cluster) -> R:
             return await exchange
 
-        return self._run(wait, catches_up=False)
+        return self.run(wait, catches_up=False)
 
     def request(
         self, node: int | Node, request: AnyRequest[R], *, timeout_s: float | None = None
@@ -428,25 +387,25 @@ class BlockingCluster:
         async def ask(cluster: Cluster) -> R:
             node_id = _node_id(cluster, node)
             await cluster.pool.connect(node_id)  # takes a part of the limit
-            own_s = self._timeout_s(timeout_s)
+            own_s = self.timeout_s(timeout_s)
             return await cluster.request(node_id, request, timeout_s=own_s)
 
-        return self._run(ask, limit_s=math.inf if timeout_s is None else timeout_s)
+        return self.run(ask, limit_s=math.inf if timeout_s is None else timeout_s)
 
     def request_any(self, request: Request[R], *, timeout_s: float | None = None) -> R:
         """Ask one node after another. Their times are shares of the limit, and of the timeout."""
-        own_s = self._timeout_s(timeout_s)
+        own_s = self.timeout_s(timeout_s)
         limit_s = min(self.left_s, math.inf if timeout_s is None else timeout_s)
         give_up_at = time.monotonic() + limit_s
-        return self._run(
+        return self.run(
             lambda cluster: cluster.request_any(request, timeout_s=own_s, give_up_at=give_up_at),
             limit_s=limit_s,
         )
 
     def coordinator(self, group_id: str) -> int:
         """Add the group's coordinator to the view. Temporary errors are retried."""
-        own_s = self._timeout_s(None)
-        return self._run(
+        own_s = self.timeout_s()
+        return self.run(
             lambda cluster: cluster.find_coordinator(group_id, timeout_s=own_s), limit_s=own_s
         )
 
@@ -523,13 +482,6 @@ def _runs_loop() -> bool:
 async def _closed(cluster: Cluster) -> None:
     await cluster.close()
     await cluster.scope.close()
-
-
-async def _connected(pool: Pool, node_id: int) -> Connection | KafkaError:
-    try:
-        return await pool.connect(node_id)
-    except KafkaError as error:
-        return error
 
 
 async def _turn() -> None:

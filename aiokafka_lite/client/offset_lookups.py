@@ -5,42 +5,35 @@ All requests, for metadata and to the known leaders, are sent before the respons
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
+from aiokafka_lite._compat import timeout
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
-from aiokafka_lite.client.cluster_requests import (
-    metadata_request,
-    raise_for_metadata,
-    raise_for_rebootstrap,
-)
-from aiokafka_lite.client.connection import Connection
+from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.offsets import ISOLATION_LEVELS, Offsets, offsets_request
 from aiokafka_lite.client.view import ClusterView, PartitionView
-from aiokafka_lite.client.wire import Exchange
 from aiokafka_lite.errors import (
+    KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
     LeaderNotAvailableError,
     for_code,
 )
-from aiokafka_lite.protocol.messages.metadata import MetadataResponse
 from aiokafka_lite.protocol.messages.offsets import ListOffsetsResponse
-from aiokafka_lite.protocol.schema import Request, Response
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-A = TypeVar("A")
-T = TypeVar("T")
-R = TypeVar("R", bound=Response)
-
 NO_OFFSET: Final = -1
+# The part of the time for connecting: a silent node leaves time to look for another leader.
+CONNECT_SHARE: Final = 0.5
 
 NO_PARTITIONS: Final[Mapping[int, PartitionView]] = {}
 
@@ -64,7 +57,7 @@ class Lookups:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._cluster = cluster
-        self._topics = topics
+        self._topics = None if topics is None else frozenset(topics)
         self._isolation_level = ISOLATION_LEVELS[isolation_level]
         self._clock = clock
         self._sleep = sleep
@@ -115,31 +108,62 @@ class Lookups:
         """Return the errors of the partitions that are not in `found`."""
         failures: dict[TopicPartition, KafkaError] = {}
         before = self.view
-        lookups = [self._by_leader(query, failures) for query in queries]
-        # All are opened before requests are sent, because their timeouts start then. Renewals of
-        # sessions that began meanwhile have ended (`BlockingCluster`).
-        nodes = sorted({node for lookup in lookups for node in lookup})
-        connections = self._cluster.connections(nodes)
-        metadata = None
-        opened = [each for each in connections.values() if isinstance(each, Connection)]
-        if with_metadata and opened:
-            metadata = self._send(opened[0], metadata_request(self._topics, may_create=False))
-        timeout_ms = round(self._timeout_s * 1000)
-        sent = []
-        for number, by_leader in enumerate(lookups):
-            for node, asked in by_leader.items():
-                request = offsets_request(asked, self._isolation_level, timeout_ms)
-                sent.append((number, asked, self._send(connections[node], request)))
-        if with_metadata:
-            self._take_metadata(metadata)
+        asked = [
+            (number, node, partitions)
+            for number, query in enumerate(queries)
+            for node, partitions in self._by_leader(query, failures).items()
+        ]
+        answers = self._cluster.run(
+            lambda cluster: self._answers(
+                cluster, asked, with_metadata=with_metadata and bool(before.nodes)
+            )
+        )
+        if with_metadata and self.view.fetched_at == before.fetched_at:
+            self.refresh()
         renewed = _renewed_topics(before, self.view) if with_metadata else frozenset[str]()
-        for number, asked, exchange in sent:
-            response = self._receive(exchange)
-            if isinstance(response, KafkaError):
-                failures.update(dict.fromkeys(asked, response))
+        for (number, _, partitions), answer in zip(asked, answers, strict=True):
+            if isinstance(answer, KafkaError):
+                failures.update(dict.fromkeys(partitions, answer))
             else:
-                _take(response, queries[number], found[number], failures, renewed)
+                _take(answer, queries[number], found[number], failures, renewed)
         return failures
+
+    async def _answers(
+        self, cluster: Cluster, asked: Iterable[tuple[int, int, _Asked]], *, with_metadata: bool
+    ) -> list[ListOffsetsResponse | KafkaError]:
+        tasks = [
+            cluster.scope.spawn(
+                self._answer(cluster, node, partitions), name=f"look offsets up at node {node}"
+            )
+            for _, node, partitions in asked
+        ]
+        try:
+            if with_metadata:
+                try:
+                    await cluster.look(self._topics, [])
+                except KafkaError as error:
+                    log.info("a metadata request failed and is retried: %s", error)
+            return [await task for task in tasks]
+        finally:
+            for task in tasks:
+                cluster.scope.cancel(task)
+
+    async def _answer(
+        self, cluster: Cluster, node: int, partitions: _Asked
+    ) -> ListOffsetsResponse | KafkaError:
+        timeout_ms = round(self._timeout_s * 1000)
+        request = offsets_request(partitions, self._isolation_level, timeout_ms)
+        limit_s = self._cluster.timeout_s()
+        try:
+            async with timeout(CONNECT_SHARE * limit_s):
+                await cluster.pool.connect(node)
+            return await cluster.request(node, request, timeout_s=self._cluster.timeout_s())
+        except asyncio.TimeoutError:
+            return cluster.pool.why_not_ready(node, Lane.GENERAL) or KafkaConnectionError(
+                f"the connection to {cluster.pool.describe(node)} is still being opened"
+            )
+        except KafkaError as error:
+            return error
 
     def _by_leader(
         self, query: OffsetQuery, failures: dict[TopicPartition, KafkaError]
@@ -160,39 +184,6 @@ class Lookups:
             asked = by_leader.setdefault(partition.leader, {})
             asked[tp] = partition.leader_epoch, timestamp
         return by_leader
-
-    def _send(
-        self, connection: Connection | KafkaError, request: Request[R]
-    ) -> Exchange[R] | KafkaError:
-        if isinstance(connection, KafkaError):
-            return connection
-        timeout_s = min(self._timeout_s, self._cluster.left_s)
-        return _tried(partial(connection.send, timeout_s=timeout_s), request)
-
-    def _receive(self, exchange: Exchange[R] | KafkaError) -> R | KafkaError:
-        if isinstance(exchange, KafkaError):
-            return exchange
-        return _tried(self._cluster.receive, exchange)
-
-    def _take_metadata(self, exchange: Exchange[MetadataResponse] | KafkaError | None) -> None:
-        if isinstance(exchange, Exchange):
-            try:
-                response = self._cluster.receive(exchange)
-                raise_for_rebootstrap(response)
-                raise_for_metadata(response)
-            except KafkaError as error:
-                log.info("a metadata request failed and is retried: %s", error)
-            else:
-                self._cluster.apply_metadata(response, is_of_all=self._topics is None)
-                return
-        self.refresh()
-
-
-def _tried(ask: Callable[[A], T], of: A) -> T | KafkaError:
-    try:
-        return ask(of)
-    except KafkaError as error:
-        return error
 
 
 def _renewed_topics(before: ClusterView, after: ClusterView) -> frozenset[str]:

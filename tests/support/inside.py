@@ -382,7 +382,7 @@ def wait_interrupted(cluster: BlockingCluster, error: type[BaseException]) -> No
             await asyncio.sleep(0)
 
     own.post(interrupt)
-    cluster._run(wait)
+    cluster.run(wait)
 
 
 def scope(cluster: BlockingCluster) -> TaskScope:

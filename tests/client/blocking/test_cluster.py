@@ -14,13 +14,15 @@ from aiokafka_lite.broker import BrokerConfig
 from aiokafka_lite.broker.thread import BrokerThread
 from aiokafka_lite.client import blocking_cluster
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
-from aiokafka_lite.client.connection import Connection
+from aiokafka_lite.client.offset_lookups import Lookups
+from aiokafka_lite.client.offsets import LATEST
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import (
     ClientClosedError,
     GroupAuthorizationFailedError,
     KafkaConnectionError,
     KafkaError,
+    KafkaTimeoutError,
     RebootstrapRequiredError,
     UnknownTopicOrPartitionError,
 )
@@ -163,22 +165,21 @@ def test_silent_nodes_share_the_time_that_there_is(
         assert rule.hits == 3
 
 
-def test_silent_nodes_leave_others_half_of_the_time(
+def test_a_silent_leader_leaves_time_to_look_for_another(
     three: BrokerThread, new_cluster: NewCluster
 ) -> None:
+    three.create_topic("t", 3)
     cluster = new_cluster(config_of(three.bootstrap_servers))
-    cluster.refresh([])
+    cluster.refresh(["t"])
     cluster.hang_up()
-    request = MetadataRequest(topics=[])
-    with three.on("ApiVersions", node=1).hold(), three.on("ApiVersions", node=2).hold():
+    wanted = {TopicPartition("t", number): LATEST for number in range(3)}
+    with three.on("ApiVersions", node=1).hold():
         cluster.limit(1.0)
-        began_at = time.monotonic()
-        found = cluster.connections([1, 2, 3])
-        assert time.monotonic() - began_at < 0.8
-        assert isinstance(found[3], Connection)
-        assert cluster.receive(found[3].send(request, timeout_s=1.0)).brokers
-        for node in (1, 2):
-            assert "still being opened" in str(found[node])
+        asked = len(three.requests.of("Metadata"))
+        lookups = Lookups(cluster, topics=["t"])
+        with pytest.raises(KafkaTimeoutError, match=r"offsets of 1 partitions.*still being opened"):
+            lookups.offsets(wanted)
+        assert len(three.requests.of("Metadata")) > asked
 
 
 def seconds_until_out_of_time(call: Callable[[], object], match: str) -> float:
