@@ -8,8 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from aiokafka_lite.consumer.commits import pending
-from aiokafka_lite.consumer.commits.pending import CommitState
 from aiokafka_lite.consumer.processing import attempts, job
 from aiokafka_lite.consumer.processing.attempts import BreakerState
 from aiokafka_lite.consumer.processing.handling import DROP
@@ -24,7 +22,6 @@ Moves = Mapping[enum.Enum, frozenset[enum.Enum]]
     [
         (attempts.MOVES, BreakerState.CLOSED, set()),
         (job.MOVES, JobState.LISTED, {JobState.DEAD}),
-        (pending.MOVES, CommitState.MADE, {CommitState.PUT_OFF}),
     ],
 )
 def test_every_state_is_reached_from_the_first_and_only_final_ones_are_never_left(

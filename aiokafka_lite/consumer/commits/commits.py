@@ -44,7 +44,7 @@ from aiokafka_lite.consumer.assignment.cursor import (
 )
 from aiokafka_lite.consumer.assignment.finished import is_ours, shortened, united
 from aiokafka_lite.consumer.commits.auto_commit import AutoCommit
-from aiokafka_lite.consumer.commits.pending import CommitKind, CommitState, PendingCommit
+from aiokafka_lite.consumer.commits.pending import CommitKind, PendingCommit
 from aiokafka_lite.consumer.config import check_offsets
 from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.gate import Hold
@@ -277,7 +277,7 @@ class Commits:
         return cursor is not None and cursor.has_uncommitted(commit.left[tp].offset)
 
     def _is_under_way(self, commit: PendingCommit) -> bool:
-        return commit.is_asked_for and (not commit.state.has_waited or self._is_taken(commit))
+        return commit.is_asked_for and (not commit.has_waited or self._is_taken(commit))
 
     @property
     def has_departed(self) -> bool:
@@ -382,7 +382,7 @@ class Commits:
 
     @property
     def is_settling(self) -> bool:
-        has_waited = any(commit.state.has_waited for commit in self._pending)
+        has_waited = any(commit.has_waited for commit in self._pending)
         return has_waited or bool(self._departed)
 
     async def _carry_through(self, commit: PendingCommit, deadline: float) -> None:
@@ -457,7 +457,7 @@ class Commits:
         }
         if not entries:
             raise self.member.why_lost()
-        commit.note_sent()
+        commit.was_sent = True
         group_id, instance_id = self.group
         try:
             response = await self._coordinator.request(
@@ -550,7 +550,7 @@ class Commits:
         """Leave revoked partitions out of a `commit()`, which fails if one was not committed."""
         if not commit.is_asked_for:
             return
-        has_waited = commit.state.has_waited
+        has_waited = commit.has_waited
         for tp in tuple(commit.left):
             cursor = commit.cursors[tp]
             if tp in self._cursors and (has_waited or self._cursors[tp] is cursor):
@@ -578,7 +578,7 @@ class Commits:
 
     def _catch_up_with_later_ones(self, commit: PendingCommit) -> None:
         """Take the offsets of later commits that may have arrived, to never decrease."""
-        for other in [each for each in self._pending if each.state.was_sent]:
+        for other in [each for each in self._pending if each.was_sent]:
             for tp in [tp for tp in commit.left if tp in other.left]:
                 if other.said_at[tp] > commit.said_at[tp]:
                     commit.take_over(tp, other)
@@ -616,7 +616,7 @@ class Commits:
     def _identity_for(self, commit: PendingCommit, assigned_as: Identity | None) -> Identity:
         made_as, sender = commit.made_as, None
         is_no_member = assigned_as == NO_IDENTITY and not commit.is_departed
-        has_waited = commit.state.has_waited
+        has_waited = commit.has_waited
         if made_as == NO_IDENTITY and (commit.is_departed or is_no_member):
             return NO_IDENTITY
         if made_as is not None and not is_no_member:
@@ -735,7 +735,7 @@ class Commits:
         """Whether it waits neither for a rebalance that would refuse it nor for a transaction."""
         if self._is_taken(commit):
             return not self._waits_for_transaction(commit)
-        commit.note_wait()
+        commit.has_waited = True
         return False
 
     @staticmethod
@@ -751,7 +751,7 @@ class Commits:
 
     def _is_taken(self, commit: PendingCommit) -> bool:
         """Whether the coordinator accepts a commit now, as far as known, or it cannot wait."""
-        was_put_off, is_departed = commit.state is CommitState.PUT_OFF, commit.is_departed
+        was_put_off, is_departed = commit.was_put_off, commit.is_departed
         return (
             not (self.member.is_rebalancing or was_put_off)
             or self.member.takes_commits(was_put_off=was_put_off, is_departed=is_departed)

@@ -6,7 +6,6 @@ import enum
 from collections.abc import Collection, Mapping
 from functools import cached_property
 from math import inf
-from types import MappingProxyType
 from typing import Final
 
 from aiokafka_lite.client.cluster import Cluster
@@ -33,36 +32,6 @@ class CommitKind(enum.Enum):
     DEPARTED = enum.auto()
 
 
-class CommitState(enum.Enum):
-    MADE = enum.auto()
-    WAITED = enum.auto()
-    SENT = enum.auto()
-    # It was sent, and has waited before or since.
-    SENT_LATE = enum.auto()
-    # Refused because of a rebalance that the member may not know of yet.
-    PUT_OFF = enum.auto()
-
-    @property
-    def has_waited(self) -> bool:
-        return self not in (CommitState.MADE, CommitState.SENT)
-
-    @property
-    def was_sent(self) -> bool:
-        """Whether the coordinator may have received it: only the response may be lost."""
-        return self not in (CommitState.MADE, CommitState.WAITED)
-
-
-MOVES: Final[Mapping[CommitState, frozenset[CommitState]]] = MappingProxyType(
-    {
-        CommitState.MADE: frozenset({CommitState.WAITED, CommitState.SENT}),
-        CommitState.WAITED: frozenset({CommitState.SENT_LATE}),
-        CommitState.SENT: frozenset({CommitState.SENT_LATE, CommitState.PUT_OFF}),
-        CommitState.SENT_LATE: frozenset({CommitState.PUT_OFF}),
-        CommitState.PUT_OFF: frozenset(),
-    }
-)
-
-
 class PendingCommit:
     """A commit that has not finished, by its number. Offsets of `exact` are committed exactly."""
 
@@ -79,7 +48,9 @@ class PendingCommit:
     ) -> None:
         self.kind: Final = kind
         self.sequence: Final = sequence
-        self.state = CommitState.MADE
+        # Whether it has waited for a rebalance, whether the coordinator may have received it, and
+        # whether it was refused because of a rebalance that the member may not know of yet.
+        self.has_waited = self.was_sent = self.was_put_off = False
         # The application makes it.
         self.is_asked_for: Final = kind in (CommitKind.POSITIONS, CommitKind.NAMED)
         # It is the last commit of its partitions.
@@ -114,25 +85,8 @@ class PendingCommit:
     def _is_of_callback(self) -> bool:
         return is_in_callback()  # first asked by the task that makes the commit
 
-    # --- Its state ------------------------------------------------------------------------
-    def note_wait(self) -> None:
-        if not self.state.has_waited:
-            self._enter(CommitState.SENT_LATE if self.state.was_sent else CommitState.WAITED)
-
-    def note_sent(self) -> None:
-        if not self.state.was_sent:
-            self._enter(CommitState.SENT_LATE if self.state.has_waited else CommitState.SENT)
-
     def put_off(self) -> None:
-        if self.state is not CommitState.PUT_OFF:
-            self._enter(CommitState.PUT_OFF)
-
-    def _enter(self, state: CommitState) -> None:
-        if state not in MOVES[self.state]:
-            raise AssertionError(
-                f"a commit cannot change its state from {self.state.name} to {state.name}"
-            )
-        self.state = state
+        self.has_waited = self.was_put_off = True
 
     # --- Its offsets ----------------------------------------------------------------------
     def say(self, tp: TopicPartition, offset: OffsetAndMetadata, sequence: int) -> None:
