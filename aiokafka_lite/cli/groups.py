@@ -42,8 +42,8 @@ from aiokafka_lite.cli.output import (
 )
 from aiokafka_lite.cli.problems import CommandError, UsageError, plain_text
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
-from aiokafka_lite.client.offset_commits import OffsetToCommit, commit_request, commit_results
-from aiokafka_lite.client.offsets import LATEST
+from aiokafka_lite.client.offset_commits import commit_request, commit_results
+from aiokafka_lite.client.offsets import LATEST, CommittedOffset
 from aiokafka_lite.errors import (
     GroupIdNotFound,
     KafkaError,
@@ -581,7 +581,7 @@ def _shifted(tp: TopicPartition, at: int | None, by: int, found: Found) -> int:
 
 
 def _commit(cluster: BlockingCluster, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-    request = commit_request(group_id, {tp: OffsetToCommit(at) for tp, at in offsets.items()})
+    request = commit_request(group_id, {tp: CommittedOffset(at) for tp, at in offsets.items()})
 
     def ask(node: int) -> None:
         results = commit_results(cluster.request(node, request))

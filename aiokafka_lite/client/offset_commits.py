@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
-from aiokafka_lite.client.view import NO_EPOCH, ClusterView
+from aiokafka_lite.client.offsets import CommittedOffset
+from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -19,12 +20,6 @@ from aiokafka_lite.protocol.messages.offsets import (
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.structs import TopicPartition
-
-
-class OffsetToCommit(NamedTuple):
-    offset: int
-    metadata: str = ""
-    leader_epoch: int = NO_EPOCH
 
 
 class TopicIds:
@@ -57,7 +52,7 @@ NO_IDS: Final = TopicIds({})
 
 def commit_request(
     group_id: str,
-    offsets: Mapping[TopicPartition, OffsetToCommit],
+    offsets: Mapping[TopicPartition, CommittedOffset],
     ids: TopicIds = NO_IDS,
     *,
     member_id: str = "",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from aiokafka_lite.client.view import NO_EPOCH
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -14,6 +15,15 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 # With read_committed, the latest offset is the last stable one.
 ISOLATION_LEVELS: Final[Mapping[str, int]] = {"read_uncommitted": 0, "read_committed": 1}
+
+
+class CommittedOffset(NamedTuple):
+    """An offset of a group, with the leader epoch of the record before it (-1: unknown)."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = NO_EPOCH
+
 
 Offsets: TypeAlias = dict[TopicPartition, int]
 """An offset for each partition."""

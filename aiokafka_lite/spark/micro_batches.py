@@ -21,8 +21,8 @@ from typing import Final
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.cluster_requests import coordinator_of, coordinator_request
-from aiokafka_lite.client.offset_commits import OffsetToCommit, commit_request, commit_results
-from aiokafka_lite.client.offsets import LATEST, Offsets
+from aiokafka_lite.client.offset_commits import commit_request, commit_results
+from aiokafka_lite.client.offsets import LATEST, CommittedOffset, Offsets
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.errors import (
     GroupAuthorizationFailedError,
@@ -140,7 +140,7 @@ class GroupCommits:
             request = coordinator_request(self._group_id)
             answer = self._cluster.request_any(request, timeout_s=self._left_s(give_up_at))
             self._coordinator = coordinator_of(self._group_id, answer)
-        entries = {tp: OffsetToCommit(offset) for tp, offset in left.items()}
+        entries = {tp: CommittedOffset(offset) for tp, offset in left.items()}
         commit = commit_request(self._group_id, entries)
         timeout_s = self._left_s(give_up_at)
         response = self._cluster.request(self._coordinator, commit, timeout_s=timeout_s)

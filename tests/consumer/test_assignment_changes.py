@@ -11,9 +11,10 @@ import pytest
 
 from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.client.offsets import CommittedOffset
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.assignment import Assignment
-from aiokafka_lite.consumer.assignment.cursor import CommittedPosition, Cursor, Place, Sought
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Sought
 from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
@@ -138,7 +139,7 @@ def test_a_position_that_the_application_has_not_asked_for_is_looked_up_again(
     assignment.withhold([B])
     moved = assignment.partition(B)
     if to == "committed":
-        assignment.seek_to_committed(moved, CommittedPosition(2, -1))
+        assignment.seek_to_committed(moved, CommittedOffset(2, "", -1))
     elif to == "policy":
         assignment.request_reset(moved, EARLIEST_TIMESTAMP, reason="out of range")
     else:

@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from aiokafka_lite._transaction import LATEST, BlockInTransaction
-from aiokafka_lite.consumer.assignment.cursor import CommittedPosition, Cursor
+from aiokafka_lite.client.offsets import CommittedOffset
+from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.delivery.batch import Batch, BatchScope, OpenBatch
 from aiokafka_lite.errors import (
     BatchRevokedError,
@@ -125,7 +126,7 @@ async def test_a_position_that_a_block_has_sought_stays_though_it_fails(
     if way == "offset":
         state.seek(opened.a, sought)
     elif way == "committed offset":
-        state.seek_to_committed(opened.a, CommittedPosition(sought, -1))
+        state.seek_to_committed(opened.a, CommittedOffset(sought, "", -1))
     else:
         state.request_reset(opened.a, 1_000)
         state.start_at(opened.a, sought)

@@ -11,8 +11,9 @@ from typing import Any, cast
 import pytest
 
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client.offsets import CommittedOffset
 from aiokafka_lite.client.view import ClusterView
-from aiokafka_lite.consumer.assignment.cursor import CommittedPosition, Cursor, Range
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
 from aiokafka_lite.consumer.config import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -50,7 +51,7 @@ BACKOFF_S = 0.1
 MOMENT_S = 0.001
 OUT_OF_RANGE = "out of range"
 Timestamps = Mapping[TopicPartition, int]
-Committed = Mapping[TopicPartition, CommittedPosition | KafkaError | None]
+Committed = Mapping[TopicPartition, CommittedOffset | KafkaError | None]
 
 
 class Starting:
@@ -65,7 +66,7 @@ class Starting:
         self.view = view({0: 1, 1: 2}, epoch=5)
         self.pool = self
         self.scope = TaskScope("test")
-        self.committed: dict[TopicPartition, CommittedPosition | KafkaError | None] = {}
+        self.committed: dict[TopicPartition, CommittedOffset | KafkaError | None] = {}
         self.read: list[list[TopicPartition]] = []
         self.offsets: dict[tuple[TopicPartition, int], list[int]] = {}
         self.listed: list[Timestamps] = []
@@ -171,7 +172,7 @@ async def starting(policy: str, *, commits_starts: bool = False) -> AsyncIterato
 # --- From committed offsets --------------------------------------------------------------------
 async def test_partitions_start_from_their_committed_offsets_or_as_the_policy_says() -> None:
     async with starting("earliest") as started:
-        started.committed[A] = CommittedPosition(7, 5)
+        started.committed[A] = CommittedOffset(7, "", 5)
         started.offsets[B, EARLIEST_TIMESTAMP] = [4]
         with started.state.events.subscribe() as events:
             await a_moment()
@@ -186,12 +187,12 @@ async def test_partitions_start_from_their_committed_offsets_or_as_the_policy_sa
 
 async def test_a_committed_offset_that_is_not_known_is_read_again_after_a_pause() -> None:
     async with starting("earliest") as started:
-        started.committed = {A: CoordinatorLoadInProgressError(), B: CommittedPosition(3, 5)}
+        started.committed = {A: CoordinatorLoadInProgressError(), B: CommittedOffset(3, "", 5)}
         await a_moment()
         assert started.positions == (None, 3)
         assert not started.buffer.can_serve(())
         assert started.cursors[0].retry_reason == "CoordinatorLoadInProgressError"
-        started.committed[A] = CommittedPosition(7, 5)
+        started.committed[A] = CommittedOffset(7, "", 5)
         await asyncio.sleep(BACKOFF_S / 2)
         started.resolver.wake()
         await a_moment()
@@ -204,7 +205,7 @@ async def test_a_committed_offset_that_is_not_known_is_read_again_after_a_pause(
 
 async def test_a_position_found_meanwhile_is_not_replaced_by_the_committed_offset() -> None:
     async with starting("earliest") as started:
-        started.committed = {A: CommittedPosition(7, 5), B: CommittedPosition(3, 5)}
+        started.committed = {A: CommittedOffset(7, "", 5), B: CommittedOffset(3, "", 5)}
         for _ in range(10):
             if started.read:
                 break
@@ -217,7 +218,7 @@ async def test_a_position_found_meanwhile_is_not_replaced_by_the_committed_offse
 
 async def test_a_partition_that_comes_later_starts_at_once() -> None:
     async with starting("earliest") as started:
-        started.committed = {A: CommittedPosition(7, 5), B: CommittedPosition(3, 5)}
+        started.committed = {A: CommittedOffset(7, "", 5), B: CommittedOffset(3, "", 5)}
         await a_moment()
         started.state.change([B], [B])
         await a_moment()
@@ -231,14 +232,14 @@ async def test_committed_offsets_that_are_refused_are_told_and_read_again() -> N
         assert len(started.read) > 1
         assert started.posted == [refusal] * len(started.read)
         started.refusal = None
-        started.committed = {A: CommittedPosition(7, 5), B: CommittedPosition(3, 5)}
+        started.committed = {A: CommittedOffset(7, "", 5), B: CommittedOffset(3, "", 5)}
         await asyncio.sleep(4 * BACKOFF_S)
         assert started.positions == (7, 3)
 
 
 async def test_without_a_commit_a_partition_returns_to_its_first_record() -> None:
     async with starting("latest") as started:
-        started.committed = {A: CommittedPosition(7, 5), B: CommittedPosition(3, 5)}
+        started.committed = {A: CommittedOffset(7, "", 5), B: CommittedOffset(3, "", 5)}
         await a_moment()
         started.state.reads.hand_out(started.cursors[0], 7, 12, ())
         started.committed = {}
@@ -276,7 +277,7 @@ async def test_a_position_that_no_broker_can_compare_is_good_in_the_leaders_epoc
 
 async def test_an_error_that_does_not_pass_is_raised_by_the_next_read() -> None:
     async with starting("earliest") as started:
-        started.committed = {A: GroupAuthorizationFailedError(), B: CommittedPosition(3, 5)}
+        started.committed = {A: GroupAuthorizationFailedError(), B: CommittedOffset(3, "", 5)}
         await a_moment()
         assert started.buffer.can_serve((A,))
         assert not started.buffer.can_serve((B,))
@@ -308,7 +309,7 @@ async def test_a_position_is_good_as_far_as_the_leader_has_what_was_read(
     left: list[tuple[int, int]],
 ) -> None:
     async with starting("latest") as started:
-        started.committed[B] = CommittedPosition(0, 5)
+        started.committed[B] = CommittedOffset(0, "", 5)
         started.offsets = {(A, LATEST_TIMESTAMP): [20], (A, EARLIEST_TIMESTAMP): [0]}
         started.ends = list(ends)
         state, cursor = started.state, started.cursors[0]
@@ -331,7 +332,7 @@ async def test_a_position_is_good_as_far_as_the_leader_has_what_was_read(
 
 async def test_new_leaders_are_asked_whether_they_have_what_was_read() -> None:
     async with starting("latest") as started:
-        started.committed = {A: CommittedPosition(7, 5), B: CommittedPosition(3, 5)}
+        started.committed = {A: CommittedOffset(7, "", 5), B: CommittedOffset(3, "", 5)}
         await a_moment()
         started.resolver.view_changed(view({0: -1, 1: -1}, epoch=6))
         started.resolver.leaders_moved(started.view, [TopicPartition("u", 0)])
@@ -346,7 +347,7 @@ async def test_new_leaders_are_asked_whether_they_have_what_was_read() -> None:
 
 async def test_a_partition_that_is_given_back_gets_a_position_and_is_not_compared() -> None:
     async with starting("latest") as started:
-        started.committed = {A: CommittedPosition(7, 5), B: CommittedPosition(3, 5)}
+        started.committed = {A: CommittedOffset(7, "", 5), B: CommittedOffset(3, "", 5)}
         started.state.withhold([A])
         await a_moment()
         assert started.positions == (7, 3)
@@ -358,7 +359,7 @@ async def test_a_partition_that_is_given_back_gets_a_position_and_is_not_compare
 async def test_committed_offsets_that_are_not_known_yet_are_read_again_without_a_word() -> None:
     async with starting("latest") as started:
         started.refusal = CoordinatorLoadInProgressError()
-        started.committed = {A: CommittedPosition(7, 5), B: CommittedPosition(3, 5)}
+        started.committed = {A: CommittedOffset(7, "", 5), B: CommittedOffset(3, "", 5)}
         await a_moment()
         started.refusal = None
         await asyncio.sleep(2 * BACKOFF_S)
@@ -368,7 +369,7 @@ async def test_committed_offsets_that_are_not_known_yet_are_read_again_without_a
 
 async def test_the_resolver_looks_again_when_it_is_woken() -> None:
     async with starting("latest") as started:
-        started.committed = {A: CommittedPosition(7, 5), B: CommittedPosition(3, 5)}
+        started.committed = {A: CommittedOffset(7, "", 5), B: CommittedOffset(3, "", 5)}
         await a_moment()
         started.cursors[0].await_committed()
         await a_moment()
@@ -401,7 +402,7 @@ async def test_a_reset_tells_which_offsets_are_lost_and_which_are_skipped(
     async with starting(policy) as started:
         state = started.state
         started.offsets = {(A, LATEST_TIMESTAMP): [end], (A, EARLIEST_TIMESTAMP): [log_start]}
-        started.committed[B] = CommittedPosition(0, 5)
+        started.committed[B] = CommittedOffset(0, "", 5)
         batch = started.cursors[0].next_truncation
         with state.events.subscribe() as events:
             await started.reset(A, before)
@@ -429,7 +430,7 @@ async def test_a_reset_tells_which_offsets_are_lost_and_which_are_skipped(
 async def test_an_end_that_is_sought_is_looked_up_once_and_tells_nothing() -> None:
     async with starting("latest") as started:
         started.offsets = {(A, LATEST_TIMESTAMP): [20]}
-        started.committed[B] = CommittedPosition(0, 5)
+        started.committed[B] = CommittedOffset(0, "", 5)
         started.state.start_at(started.cursors[0], 5)
         batch = started.cursors[0].next_truncation
         await a_moment()
@@ -481,7 +482,7 @@ async def test_a_partition_whose_leader_becomes_known_is_looked_up_at_once() -> 
 async def test_a_start_is_taken_once_it_is_committed() -> None:
     async with starting("latest", commits_starts=True) as started:
         started.offsets = {(tp, LATEST_TIMESTAMP): [20] for tp in (A, B)}
-        started.committed[B] = CommittedPosition(3, 5)
+        started.committed[B] = CommittedOffset(3, "", 5)
         await a_moment()
         assert started.positions == (None, 3)
         started.resolver.wake()
@@ -513,7 +514,7 @@ async def test_a_start_that_everybody_finds_is_not_committed(why: str) -> None:
     async with starting(policy, commits_starts=True) as started:
         timestamp = EARLIEST_TIMESTAMP if policy == "earliest" else LATEST_TIMESTAMP
         started.offsets = {(A, timestamp): [4]}
-        started.committed[B] = CommittedPosition(3, 5)
+        started.committed[B] = CommittedOffset(3, "", 5)
         if why == "is sought":
             started.state.request_reset(started.cursors[0], LATEST_TIMESTAMP)
         await a_moment()

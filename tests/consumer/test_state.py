@@ -10,14 +10,9 @@ from typing import Any, cast
 import pytest
 
 from aiokafka_lite._transaction import BlockInTransaction
+from aiokafka_lite.client.offsets import CommittedOffset
 from aiokafka_lite.client.view import ClusterView, TopicView
-from aiokafka_lite.consumer.assignment.cursor import (
-    CommittedPosition,
-    Cursor,
-    Place,
-    Range,
-    Sought,
-)
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Range, Sought
 from aiokafka_lite.consumer.assignment.finished import decode, encode
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.progress import Progress
@@ -416,7 +411,7 @@ def test_a_position_lost_with_its_log_covers_nothing_of_what_is_worked_on(
 # --- What a change tells others ----------------------------------------------------------------
 MOVES: dict[str, Callable[[State, Cursor], object]] = {
     "seek": lambda state, a: state.seek(a, 3),
-    "seek to committed": lambda state, a: state.seek_to_committed(a, CommittedPosition(3, -1)),
+    "seek to committed": lambda state, a: state.seek_to_committed(a, CommittedOffset(3, "", -1)),
     "skip": lambda state, a: state.skip_to(a, 3),
     "reset": lambda state, a: state.request_reset(a, LATEST_TIMESTAMP),
     "another log": lambda state, a: state.replace_log(a, b"other"),
@@ -584,7 +579,7 @@ def test_a_partition_sought_to_its_commit_in_a_rebalance_starts_from_what_is_com
     state: State,
 ) -> None:
     state.withhold([A])
-    state.seek_to_committed(state.partition(A), CommittedPosition(3, -1))
+    state.seek_to_committed(state.partition(A), CommittedOffset(3, "", -1))
     state.change([A], [A], is_unbroken=True)
     assert state.partition(A).position is None
 
@@ -596,7 +591,7 @@ def test_what_is_finished_behind_a_commit_that_is_sought_is_compared_with_a_newe
     a.read_from(None, 5, topic_id)
     seeks = a.seeks
     metadata = encode(topic_id, 3, 2, [Range(5, 7)])
-    state.seek_to_committed(a, CommittedPosition(3, -1, metadata))
+    state.seek_to_committed(a, CommittedOffset(3, metadata))
     assert a.seeks > seeks
     assert a.progress is not None
     assert list(a.progress.finished_ranges(3)) == [(5, 7)]

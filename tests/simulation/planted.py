@@ -118,8 +118,8 @@ _COMMITS: Final = (
         (
             _edit(
                 "consumer.commits.commits",
-                "OffsetToCommit(*offset, self._leader_epoch(commit, tp))",
-                "OffsetToCommit(offset[0] + 1, offset[1], self._leader_epoch(commit, tp))",
+                "CommittedOffset(*offset, self._leader_epoch(commit, tp))",
+                "CommittedOffset(offset[0] + 1, offset[1], self._leader_epoch(commit, tp))",
             ),
         ),
     ),
@@ -1200,8 +1200,8 @@ _SEAMS: Final = (
         (
             _edit(
                 "consumer.commits.transactional",
-                "cursor.tp: OffsetToCommit(*offset, cursor.epoch_before(offset.offset))\n",
-                "cursor.tp: OffsetToCommit(offset[0] + 1, offset[1], -1)\n",
+                "cursor.tp: CommittedOffset(*offset, cursor.epoch_before(offset.offset))\n",
+                "cursor.tp: CommittedOffset(offset[0] + 1, offset[1], -1)\n",
             ),
         ),
         ways=("copy batches",),

@@ -13,13 +13,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
-from aiokafka_lite.consumer.assignment.cursor import (
-    NO_EPOCH,
-    CommittedPosition,
-    Cursor,
-    Range,
-    joined,
-)
+from aiokafka_lite.client.offsets import CommittedOffset
+from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor, Range, joined
 from aiokafka_lite.consumer.assignment.finished import decode
 from aiokafka_lite.consumer.assignment.observers import Departure, Observers
 from aiokafka_lite.consumer.assignment.progress import Progress
@@ -167,7 +162,7 @@ class Assignment:
         self.start_at(partition, offset, is_asked_for=True)
         partition.keep_sought()
 
-    def seek_to_committed(self, partition: Cursor, committed: CommittedPosition) -> None:
+    def seek_to_committed(self, partition: Cursor, committed: CommittedOffset) -> None:
         self.start_at(partition, committed.offset, committed.leader_epoch, is_asked_for=True)
         partition.keep_sought(is_committed=True)
         finished = decode(partition.topic_id, committed.offset, committed.metadata)

@@ -144,14 +144,6 @@ class PreferredReplica(NamedTuple):
     expires_at: float
 
 
-class CommittedPosition(NamedTuple):
-    """A committed offset, the leader epoch of the record before it (-1: unknown), and metadata."""
-
-    offset: int
-    leader_epoch: int
-    metadata: str = ""
-
-
 # The (base offset, leader epoch) of each batch whose epoch is not that of the one before it.
 Epochs: TypeAlias = Sequence[tuple[int, int]]
 

@@ -28,20 +28,15 @@ from aiokafka_lite._transaction import transaction_around
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.offset_commits import (
-    OffsetToCommit,
     TopicIds,
     commit_request,
     commit_results,
     fetch_request,
     fetch_results,
 )
+from aiokafka_lite.client.offsets import CommittedOffset
 from aiokafka_lite.consumer.assignment.assignment import SubscriptionMode, of_another_log
-from aiokafka_lite.consumer.assignment.cursor import (
-    NO_EPOCH,
-    NO_IDS,
-    CommittedPosition,
-    Cursor,
-)
+from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, NO_IDS, Cursor
 from aiokafka_lite.consumer.assignment.finished import is_ours, shortened, united
 from aiokafka_lite.consumer.commits.auto_commit import AutoCommit
 from aiokafka_lite.consumer.commits.pending import CommitKind, PendingCommit
@@ -451,7 +446,7 @@ class Commits:
         identity = self._identity_for(commit, assigned_as)
         ids = TopicIds({tp: commit.topic_ids[tp] for tp in commit.left})
         entries = {
-            tp: OffsetToCommit(*offset, self._leader_epoch(commit, tp))
+            tp: CommittedOffset(*offset, self._leader_epoch(commit, tp))
             for tp, offset in commit.left.items()
             if not commit.is_departed or self._has_kept(commit, tp)
         }
@@ -783,7 +778,7 @@ class Commits:
 
     async def committed_at_rest(
         self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, CommittedPosition | None]:
+    ) -> dict[TopicPartition, CommittedOffset | None]:
         """As `committed`, with leader epochs, while no commit or transaction is in flight.
 
         The result is valid until the caller's next `await`.
@@ -792,7 +787,7 @@ class Commits:
 
     async def positions(
         self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, CommittedPosition | KafkaError | None]:
+    ) -> dict[TopicPartition, CommittedOffset | KafkaError | None]:
         """As `committed`, with leader epochs, and the errors of single partitions."""
         failures: dict[TopicPartition, KafkaError] = {}
         return {**await self._read(partitions, failures=failures), **failures}
@@ -804,7 +799,7 @@ class Commits:
         is_for_now: bool = False,
         is_at_rest: bool = False,
         failures: dict[TopicPartition, KafkaError] | None = None,
-    ) -> dict[TopicPartition, CommittedPosition | None]:
+    ) -> dict[TopicPartition, CommittedOffset | None]:
         """Read until all partitions are answered, with their errors in `failures`, if given.
 
         At rest, each attempt asks for all partitions. Commits may continue between attempts: an
@@ -813,7 +808,7 @@ class Commits:
         deadline = self._deadline()
         asked = set(partitions)
         left = asked.copy()
-        found: dict[TopicPartition, CommittedPosition | None] = {}
+        found: dict[TopicPartition, CommittedOffset | None] = {}
         backoff = self._core.new_backoff()
         last_error: KafkaError | None = None
         while left:
@@ -879,7 +874,7 @@ class Commits:
         answers: Mapping[TopicPartition, OffsetFetchResponsePartitions],
         ids: TopicIds,
         left: set[TopicPartition],
-        found: dict[TopicPartition, CommittedPosition | None],
+        found: dict[TopicPartition, CommittedOffset | None],
         failures: dict[TopicPartition, KafkaError] | None,
     ) -> KafkaError | None:
         """Move answered partitions from `left` to `found`, and return the error of those left."""
@@ -907,7 +902,7 @@ class Commits:
                 continue
             left.discard(tp)
             epoch, metadata = answer.committed_leader_epoch, answer.metadata or ""
-            position = CommittedPosition(answer.committed_offset, epoch, metadata)
+            position = CommittedOffset(answer.committed_offset, metadata, epoch)
             found[tp] = position if position.offset >= 0 else None
             if (partition := self._cursors.get(tp)) is not None:
                 offset = OffsetAndMetadata(position.offset, metadata)

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TypeAlias
 
 from aiokafka_lite._transaction import BegunTransaction, DecidedOffsets
-from aiokafka_lite.client.offset_commits import OffsetToCommit
+from aiokafka_lite.client.offsets import CommittedOffset
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.work import DeliveredRecords, Enlisted
 from aiokafka_lite.consumer.commits.commits import Commits
@@ -190,7 +190,7 @@ class OffsetsInTransaction:
         wanted = {cursor.tp: offset for cursor, offset in offsets.items()}
         return await self.commits.committed(wanted, is_for_now=True) == wanted
 
-    def to_commit(self, delivery: DeliveredRecords) -> dict[TopicPartition, OffsetToCommit]:
+    def to_commit(self, delivery: DeliveredRecords) -> dict[TopicPartition, CommittedOffset]:
         """Return the offsets that finish a delivery. See `DeliveryInTransaction.to_commit`."""
         delivery.leave_out_refused()
         if revoked := delivery.revoked():
@@ -203,7 +203,7 @@ class OffsetsInTransaction:
         for cursor, end in delivery.ends.items():
             offsets[cursor] = self._finished.to_commit(cursor, end, cursor.progress)
         return {
-            cursor.tp: OffsetToCommit(*offset, cursor.epoch_before(offset.offset))
+            cursor.tp: CommittedOffset(*offset, cursor.epoch_before(offset.offset))
             for cursor, offset in offsets.items()
             if cursor.is_assigned
         }
@@ -291,7 +291,7 @@ class DeliveryToCommit(_OfConsumer):
     def __init__(self, offsets: OffsetsInTransaction, delivery: DeliveredRecords) -> None:
         super().__init__(offsets, None)
         self._delivery = delivery
-        self._committed: Mapping[TopicPartition, OffsetToCommit] = {}
+        self._committed: Mapping[TopicPartition, CommittedOffset] = {}
         self._seeks = seeks_of(delivery.cursors)
 
     @property

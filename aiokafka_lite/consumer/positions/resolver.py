@@ -18,15 +18,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.client.cluster import Cluster
+from aiokafka_lite.client.offsets import CommittedOffset
 from aiokafka_lite.client.view import ClusterView
-from aiokafka_lite.consumer.assignment.cursor import (
-    NO_EPOCH,
-    CommittedPosition,
-    Cursor,
-    Place,
-    Search,
-    Sought,
-)
+from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor, Place, Search, Sought
 from aiokafka_lite.consumer.assignment.finished import decode
 from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from aiokafka_lite.consumer.core import Core
@@ -201,7 +195,7 @@ class PositionResolver:
             if not is_complete:
                 await asyncio.sleep(backoff.next_delay_s())
 
-    def _start(self, search: Search, committed: CommittedPosition | None) -> None:
+    def _start(self, search: Search, committed: CommittedOffset | None) -> None:
         partition = search.cursor
         if committed is None and search.replaced is not None:
             self._state.start_at(partition, search.replaced)

@@ -12,12 +12,8 @@ import pytest
 
 from aiokafka_lite import errors
 from aiokafka_lite._tasks import TaskScope, sleep_before
-from aiokafka_lite.client.offset_commits import (
-    OffsetToCommit,
-    TopicIds,
-    commit_request,
-    fetch_request,
-)
+from aiokafka_lite.client.offset_commits import TopicIds, commit_request, fetch_request
+from aiokafka_lite.client.offsets import CommittedOffset
 from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.consumer.commits.commits import commit_error_code, fetch_error_code
 from aiokafka_lite.consumer.commits.pending import CommitKind, PendingCommit
@@ -812,7 +808,7 @@ def test_the_oldest_answers_say_of_partitions_what_concerns_the_group() -> None:
     moved, unknown = errors.NotCoordinatorError.errno, errors.UnknownTopicOrPartitionError.errno
     assert fetch_error_code(answer(0, unknown, moved)) == moved
     assert fetch_error_code(answer(0, unknown)) == 0
-    offsets = {A: OffsetToCommit(1, "", -1), B: OffsetToCommit(2, "", -1)}
+    offsets = {A: CommittedOffset(1, "", -1), B: CommittedOffset(2, "", -1)}
     ids = TopicIds(dict.fromkeys(offsets, b""))
     request = commit_request("g", offsets, ids, member_id=FIRST.member_id)
     response = commit_answer(request, unknown)
@@ -824,7 +820,7 @@ def test_the_oldest_answers_say_of_partitions_what_concerns_the_group() -> None:
 def test_requests_give_ids_if_each_topic_has_one() -> None:
     ids = TopicIds({A: b"t" * 16, B: b"u" * 16})
     assert ids.name_of("", b"u" * 16) == B.topic
-    offsets = dict.fromkeys((A, B), OffsetToCommit(5, "", -1))
+    offsets = dict.fromkeys((A, B), CommittedOffset(5, "", -1))
     newest = OffsetCommitRequest.max_version
     assert commit_request("g", offsets, ids, member_id=FIRST.member_id).usable_max_version == newest
     fetch = partial(fetch_request, "g", offsets, member_id=FIRST.member_id, member_epoch=5)
