@@ -13,7 +13,7 @@ from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.client.offsets import CommittedOffset
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.assignment.assignment import Assignment
+from aiokafka_lite.consumer.assignment.assignment import SubscriptionState
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Sought
 from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP
 from aiokafka_lite.errors import IllegalStateError
@@ -237,7 +237,7 @@ class Reader:
     def __init__(self, broker: Broker, consumer: AIOKafkaConsumer) -> None:
         self.broker = broker
         self.consumer = consumer
-        self.assignment: Assignment = inside.assignment(consumer)
+        self.assignment: SubscriptionState = inside.assignment(consumer)
         self.read: dict[TopicPartition, list[int]] = defaultdict(list)
         self.written: dict[TopicPartition, int] = defaultdict(int)
 

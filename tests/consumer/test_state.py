@@ -19,7 +19,7 @@ from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.consumer.assignment.work import DeliveredRecords
 from aiokafka_lite.consumer.caller import Callback, enter
 from aiokafka_lite.consumer.config import LATEST_TIMESTAMP
-from aiokafka_lite.errors import IllegalStateError
+from aiokafka_lite.errors import CommitFailedError, IllegalStateError
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from tests.support.states import State
 
@@ -512,6 +512,17 @@ def test_records_of_a_replaced_log_are_lost_if_they_are_not_committed(
     assert state.finished.delivery().lost == {A}
 
 
+def refused(state: State, end: int, why: str) -> list[int]:
+    def is_refused(offset: int) -> bool:
+        try:
+            state.refuse_former_records({A: OffsetAndMetadata(offset, "")})
+        except CommitFailedError as error:
+            return why in str(error)
+        return False
+
+    return list(filter(is_refused, range(end)))
+
+
 def test_offsets_behind_records_of_an_earlier_assignment_are_of_that() -> None:
     state = State()
     state.subscribe(["t"])
@@ -519,7 +530,7 @@ def test_offsets_behind_records_of_an_earlier_assignment_are_of_that() -> None:
     read_to(state, A, 10, 15)
 
     def of_earlier() -> list[int]:
-        return [offset for offset in range(20) if state.is_of_earlier_assignment(A, offset)]
+        return refused(state, 20, "earlier assignment")
 
     assert of_earlier() == []
     state.change([A], ())
@@ -540,14 +551,14 @@ def test_offsets_behind_records_of_a_replaced_log_are_of_that(state: State) -> N
     read_to(state, A, 20, 22)
 
     def of_former() -> list[int]:
-        return [offset for offset in range(30) if state.is_of_former_log(A, offset)]
+        return refused(state, 30, "recreated")
 
     assert of_former() == [11, 12]
     state.replace_log(a, b"third")
     assert of_former() == list(range(11, 23))
     settled: list[bool] = []
     state.reads.set_settler(lambda: settled.append(True))
-    assert state.is_of_former_log(A, 11)
+    assert 11 in of_former()
     assert settled
 
 

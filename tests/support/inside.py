@@ -20,7 +20,7 @@ from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer import AIOKafkaConsumer
-from aiokafka_lite.consumer.assignment.assignment import Assignment
+from aiokafka_lite.consumer.assignment.assignment import SubscriptionState
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Loan
 from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.assignment.works import Works
@@ -124,7 +124,7 @@ def gate(consumer: AIOKafkaConsumer) -> Gate:
     return consumer._engine.core.gate
 
 
-def assignment(consumer: AIOKafkaConsumer) -> Assignment:
+def assignment(consumer: AIOKafkaConsumer) -> SubscriptionState:
     """What is assigned, and what changes it."""
     return consumer._engine.core.state
 

@@ -28,8 +28,36 @@ if TYPE_CHECKING:
     from aiokafka_lite.client.view import ClusterView
 
 
-class Assignment:
+class SubscriptionMode(enum.Enum):
+    """The source of the assignment, fixed until `unsubscribe`."""
+
+    NONE = enum.auto()
+    TOPICS = enum.auto()  # subscribe(topics)
+    PATTERN = enum.auto()  # subscribe(pattern=...)
+    ASSIGNED = enum.auto()  # assign(partitions)
+
+
+# The name under which subscribed and assigned topics are watched.
+SUBSCRIPTION: Final = "subscription"
+
+
+class SubscriptionState:
+    """The subscription and the assignment, as in Java, which observers follow."""
+
     def __init__(self, observers: Observers, reads: Reads) -> None:
+        self.mode = SubscriptionMode.NONE
+        # In the mode PATTERN.
+        self.pattern: re.Pattern[str] | None = None
+        self.listener: ConsumerRebalanceListener | None = None
+        # Goes up with every change of the subscription: membership compares it to rejoin.
+        self.subscription_version = 0
+        # The version after the last `unsubscribe`.
+        self.unsubscribed_version = -1
+        self._topics: frozenset[str] | None = None
+        # Those that the application has named, in the mode TOPICS.
+        self._named: frozenset[str] = frozenset()
+        # Those of which `run` reads every record, whatever auto_offset_reset is.
+        self._complete_topics: frozenset[str] = frozenset()
         self._observers = observers
         self._reads = reads
         self._assignment: dict[TopicPartition, Cursor] = {}
@@ -283,10 +311,6 @@ class Assignment:
         else:
             cursor.progress.look_ahead(ahead, leader_epoch)
 
-    def is_of_former_log(self, tp: TopicPartition, offset: int) -> bool:
-        """Whether an offset can only mean records of the topic before it was recreated."""
-        return self._is_of_before(self._of_former_logs, tp, offset)
-
     def _is_of_before(
         self, before: Mapping[TopicPartition, Range], tp: TopicPartition, offset: int
     ) -> bool:
@@ -299,37 +323,6 @@ class Assignment:
             return partition is None
         present = partition.handed_out
         return present is None or not present.first <= offset <= present.end
-
-
-class SubscriptionMode(enum.Enum):
-    """The source of the assignment, fixed until `unsubscribe`."""
-
-    NONE = enum.auto()
-    TOPICS = enum.auto()  # subscribe(topics)
-    PATTERN = enum.auto()  # subscribe(pattern=...)
-    ASSIGNED = enum.auto()  # assign(partitions)
-
-
-# The name under which subscribed and assigned topics are watched.
-SUBSCRIPTION: Final = "subscription"
-
-
-class SubscriptionState(Assignment):
-    def __init__(self, observers: Observers, reads: Reads) -> None:
-        super().__init__(observers, reads)
-        self.mode = SubscriptionMode.NONE
-        # In the mode PATTERN.
-        self.pattern: re.Pattern[str] | None = None
-        self.listener: ConsumerRebalanceListener | None = None
-        # Goes up with every change of the subscription: membership compares it to rejoin.
-        self.subscription_version = 0
-        # The version after the last `unsubscribe`.
-        self.unsubscribed_version = -1
-        self._topics: frozenset[str] | None = None
-        # Those that the application has named, in the mode TOPICS.
-        self._named: frozenset[str] = frozenset()
-        # Those of which `run` reads every record, whatever auto_offset_reset is.
-        self._complete_topics: frozenset[str] = frozenset()
 
     def _subscription_changed(self) -> None:
         self.subscription_version += 1
@@ -469,20 +462,15 @@ class SubscriptionState(Assignment):
     def refuse_former_records(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Raise CommitFailedError for offsets of an earlier assignment or a recreated topic."""
         for tp, (offset, _) in offsets.items():
-            if self.is_of_former_log(tp, offset):
+            if self._is_of_before(self._of_former_logs, tp, offset):
                 raise of_another_log(f"offset {offset} of {tp}")
-            if self.is_of_earlier_assignment(tp, offset):
+            is_shared = self.mode is not SubscriptionMode.ASSIGNED
+            if is_shared and self._is_of_before(self._handed_out_earlier, tp, offset):
                 raise CommitFailedError(
                     f"cannot commit offset {offset} of {tp}: its records were returned "
                     "under an earlier assignment, and another member may have owned the partition "
                     "since. To commit the offset anyway, first seek to the offset"
                 )
-
-    def is_of_earlier_assignment(self, tp: TopicPartition, offset: int) -> bool:
-        """Whether an offset can only mean records that another member may have had since."""
-        return self.mode is not SubscriptionMode.ASSIGNED and self._is_of_before(
-            self._handed_out_earlier, tp, offset
-        )
 
 
 def of_another_log(what: str) -> CommitFailedError:

@@ -9,7 +9,7 @@ revocation end both. A cursor notifies its source of each move.
 
 All changes are synchronous. Each field has one writer (tests/consumer/test_one_writer.py): this
 module, except for `corrupt_at` (decode.py) and `preferred_replica` (replicas.py). Changes that
-concern others (position, pause, revocation) go through Assignment.
+concern others (position, pause, revocation) go through SubscriptionState.
 """
 
 from __future__ import annotations

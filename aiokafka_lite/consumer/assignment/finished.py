@@ -33,7 +33,7 @@ from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.assignment.assignment import Assignment
+    from aiokafka_lite.consumer.assignment.assignment import SubscriptionState
     from aiokafka_lite.consumer.assignment.observers import Observers
     from aiokafka_lite.consumer.assignment.progress import Progress
     from aiokafka_lite.consumer.assignment.reads import Reads
@@ -171,7 +171,7 @@ def _numbers(encoded: memoryview) -> Iterator[int]:
 
 class Finished:
     def __init__(
-        self, assignment: Assignment, reads: Reads, works: Works, observers: Observers
+        self, assignment: SubscriptionState, reads: Reads, works: Works, observers: Observers
     ) -> None:
         self._assignment = assignment
         self._cursors = assignment.assignment

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from aiokafka_lite._transaction import BegunTransaction
-from aiokafka_lite.consumer.assignment.assignment import Assignment
+from aiokafka_lite.consumer.assignment.assignment import SubscriptionState
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.progress import Progress
@@ -34,7 +34,7 @@ PROCESSING_TOTALS: Final = (
 class Works:
     """The works of one consumer: `begun` have not ended, `totals` count single records."""
 
-    def __init__(self, assignment: Assignment, reads: Reads, observers: Observers) -> None:
+    def __init__(self, assignment: SubscriptionState, reads: Reads, observers: Observers) -> None:
         self._assignment = assignment
         self._cursors = assignment.assignment
         self._reads = reads

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from aiokafka_lite.consumer import caller
-from aiokafka_lite.consumer.assignment.assignment import Assignment
+from aiokafka_lite.consumer.assignment.assignment import SubscriptionState
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.reads import Reads
@@ -105,7 +105,7 @@ class Buffer:
 
     def __init__(
         self,
-        state: Assignment,
+        state: SubscriptionState,
         reads: Reads,
         gate: Gate,
         observers: Observers,

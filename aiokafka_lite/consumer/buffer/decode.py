@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._tasks import Event
 from aiokafka_lite._threads import compute
-from aiokafka_lite.consumer.assignment.assignment import Assignment
+from aiokafka_lite.consumer.assignment.assignment import SubscriptionState
 from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.buffer.chunk import PACKED, Chunk, Record
 from aiokafka_lite.consumer.buffer.time_slice import TimeSlice
@@ -157,7 +157,9 @@ def check_verdict(verdict: object, bad: BadRecord) -> Verdict:
 class ChunkErrors:
     """Raises chunks' errors, or continues behind them; `add` replaces a partition's records."""
 
-    def __init__(self, state: Assignment, reads: Reads, add: Callable[[Chunk], None]) -> None:
+    def __init__(
+        self, state: SubscriptionState, reads: Reads, add: Callable[[Chunk], None]
+    ) -> None:
         self._state = state
         self._reads = reads
         self._add = add

@@ -401,7 +401,7 @@ class Handover:
     ) -> None:
         """Assign partitions, and call the listener, if any, even for no partitions.
 
-        With a listener, they are withheld until the caller releases them (`Assignment.release`).
+        With a listener, they are withheld until the caller releases them.
         `then` is called before the listener.
         """
         state, listener = self._state, self._state.listener
