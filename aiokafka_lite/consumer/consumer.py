@@ -655,7 +655,9 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     @overload
     async def run(
         self,
-        handler: Callable[[ConsumerRecord[KT, VT]], Handled],
+        handler: Callable[[ConsumerRecord[KT, VT]], Handled]
+        | Callable[[Value], Handled]
+        | Callable[[Value, ConsumerRecord[KT, VT]], Handled],
         *,
         batch_size: None = ...,
         transactions: None = ...,
@@ -664,53 +666,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     @overload
     async def run(
         self,
-        handler: Callable[[list[ConsumerRecord[KT, VT]]], Handled],
-        *,
-        batch_size: int,
-        transactions: None = ...,
-        **options: Unpack[RunOptions],
-    ) -> None: ...
-    @overload
-    async def run(
-        self,
-        handler: Callable[[ConsumerRecord[KT, VT], Outputs], Handled],
-        *,
-        batch_size: None = ...,
-        transactions: AIOKafkaProducer[Any, Any],
-        **options: Unpack[RunOptions],
-    ) -> None: ...
-    @overload
-    async def run(
-        self,
-        handler: Callable[[list[ConsumerRecord[KT, VT]], Outputs], Handled],
-        *,
-        batch_size: int,
-        transactions: AIOKafkaProducer[Any, Any],
-        **options: Unpack[RunOptions],
-    ) -> None: ...
-    @overload
-    async def run(
-        self,
-        handler: Callable[[Value], Handled] | Callable[[Value, ConsumerRecord[KT, VT]], Handled],
-        *,
-        batch_size: None = ...,
-        transactions: None = ...,
-        **options: Unpack[RunOptions],
-    ) -> None: ...
-    @overload
-    async def run(
-        self,
-        handler: Callable[[Value, Outputs], Handled]
-        | Callable[[Value, ConsumerRecord[KT, VT], Outputs], Handled],
-        *,
-        batch_size: None = ...,
-        transactions: AIOKafkaProducer[Any, Any],
-        **options: Unpack[RunOptions],
-    ) -> None: ...
-    @overload
-    async def run(
-        self,
-        handler: Callable[[list[Value]], Handled]
+        handler: Callable[[list[ConsumerRecord[KT, VT]]], Handled]
+        | Callable[[list[Value]], Handled]
         | Callable[[list[Value], list[ConsumerRecord[KT, VT]]], Handled],
         *,
         batch_size: int,
@@ -720,7 +677,19 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     @overload
     async def run(
         self,
-        handler: Callable[[list[Value], Outputs], Handled]
+        handler: Callable[[ConsumerRecord[KT, VT], Outputs], Handled]
+        | Callable[[Value, Outputs], Handled]
+        | Callable[[Value, ConsumerRecord[KT, VT], Outputs], Handled],
+        *,
+        batch_size: None = ...,
+        transactions: AIOKafkaProducer[Any, Any],
+        **options: Unpack[RunOptions],
+    ) -> None: ...
+    @overload
+    async def run(
+        self,
+        handler: Callable[[list[ConsumerRecord[KT, VT]], Outputs], Handled]
+        | Callable[[list[Value], Outputs], Handled]
         | Callable[[list[Value], list[ConsumerRecord[KT, VT]], Outputs], Handled],
         *,
         batch_size: int,

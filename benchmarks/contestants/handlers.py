@@ -53,7 +53,7 @@ async def run(workload: Workload, group: str, handler: Handler) -> AsyncIterator
     )
     async with consumer:
         task = asyncio.ensure_future(
-            consumer.run(handler, concurrency=CONCURRENCY)  # type: ignore[arg-type]
+            consumer.run(handler, concurrency=CONCURRENCY)  # type: ignore[type-var]
         )
         yield aiokafka_lite.__version__
         await consumer.stop()

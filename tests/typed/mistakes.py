@@ -88,6 +88,6 @@ async def handle_order(order: Order, record: ConsumerRecord[str, Order]) -> None
 
 
 async def run(consumer: AIOKafkaConsumer) -> None:
-    await consumer.run(handle_number)  # type: ignore[arg-type]
+    await consumer.run(handle_number)  # type: ignore[type-var]
     await consumer.run(handle_order)  # type: ignore[arg-type]
     await consumer.run({"a": 5})  # type: ignore[dict-item]
