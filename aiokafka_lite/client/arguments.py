@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import reprlib
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from operator import index
@@ -25,6 +26,7 @@ from aiokafka_lite.client.config import (
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
+    import asyncio
     import ssl
 
     from aiokafka_lite.abc import AbstractTokenProvider
@@ -133,13 +135,19 @@ class _Given:
     seed: int | None
 
 
-class ClientArguments(_Given, Settings):
+class _Deprecated:
+    loop: asyncio.AbstractEventLoop | None
+    api_version: object
+
+
+class ClientArguments(_Given, _Deprecated, Settings):
     """The arguments of every client. A subclass's constructor calls `_made` with its `locals()`."""
 
     request_timeout_s = InSeconds()
     retry_backoff_s = InSeconds()
     metadata_max_age_s = InSeconds()
 
+    kind: ClassVar[str]
     secrets = frozenset({"sasl_plain_password", "sasl_oauth_token_provider"})
     # Numbers that may be 0, that may also be negative, and that requests have in 32 bits.
     _may_be_zero: ClassVar[frozenset[str]] = frozenset({"retry_backoff_ms"})
@@ -183,6 +191,16 @@ class ClientArguments(_Given, Settings):
                 self._check_number(name, values[name])
         self._is_made = True
         self._check()
+        if self.loop is not None:
+            _warn_deprecated(
+                f"The loop argument is deprecated: leave out `loop`, and create the {self.kind} in "
+                "the event loop that uses it"
+            )
+        if self.api_version is not None:
+            _warn_deprecated(
+                "The `api_version` parameter has been deprecated and is ignored: versions are "
+                "negotiated with each broker"
+            )
 
     @property
     def _positional(self) -> Sequence[object]:
@@ -326,6 +344,10 @@ class ClientArguments(_Given, Settings):
             token_provider=token_provider,
             nonce=chance.unguessable_bytes,
         )
+
+
+def _warn_deprecated(text: str) -> None:
+    warnings.warn(text, DeprecationWarning, stacklevel=5)  # `_made`, `__init__`, `construct`
 
 
 def authenticator(mechanism: Mechanism | None, client: ClientConfig) -> Authenticate | None:

@@ -83,7 +83,6 @@ class _Given:
     """The constructor's arguments that only consumers have."""
 
     topics: tuple[str, ...]
-    loop: asyncio.AbstractEventLoop | None
     group_id: str | None
     group_instance_id: str | None
     group_protocol: str
@@ -105,7 +104,6 @@ class _Given:
     heartbeat_interval_ms: int
     consumer_timeout_ms: int
     max_poll_records: int | None
-    api_version: object
     exclude_internal_topics: bool
     isolation_level: str
     client_rack: str | None
@@ -121,6 +119,7 @@ class _Given:
 class ConsumerConfig(_Given, ClientArguments, Generic[KT, VT]):
     """A consumer's arguments, checked. Raises as `AIOKafkaConsumer`."""
 
+    kind = "consumer"
     _own_checks = ClientArguments._own_checks | {"max_poll_records", "max_records_per_partition"}
     _may_be_zero = ClientArguments._may_be_zero | {
         "fetch_max_wait_ms", "fetch_min_bytes", "rebalance_hold_ms"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-import warnings
 from asyncio import _get_running_loop
 from collections.abc import (
     AsyncIterator,
@@ -207,16 +206,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._configure(config)
 
     def _configure(self, config: ConsumerConfig[KT, VT]) -> None:
-        if config.loop is not None:
-            _warn_deprecated(
-                "The loop argument is deprecated: leave out `loop`, and create the consumer in "
-                "the event loop that uses it"
-            )
-        if config.api_version is not None:
-            _warn_deprecated(
-                "The `api_version` parameter has been deprecated and is ignored: versions are "
-                "negotiated with each broker"
-            )
         topics = check_topics(config.topics)
         self._loop = config.loop or running_loop()
         self._config = config
@@ -1591,10 +1580,6 @@ def _wrap_as_getmany(poll: MethodT, kind: type) -> MethodT | None:
     of = wrapped_kinds[0] if wrapped_kinds else class_of_aiokafka("AIOKafkaConsumer", kind)
     wrapped = poll if of is None else wrapped_alike(poll, of, "getmany")
     return None if wrapped is poll else wrapped
-
-
-def _warn_deprecated(message: str) -> None:
-    warnings.warn(message, DeprecationWarning, stacklevel=5)  # beyond `construct`
 
 
 class _NoListener(ConsumerRebalanceListener):

@@ -45,8 +45,6 @@ def _next_number() -> int:
 class _Given(Generic[SentKT, SentVT]):
     """The constructor's arguments that only producers have."""
 
-    loop: asyncio.AbstractEventLoop | None
-    api_version: object
     acks: Literal["all", -1, 0, 1] | None
     key_serializer: Callable[[SentKT], bytes] | None
     value_serializer: Callable[[SentVT], bytes] | None
@@ -67,6 +65,7 @@ class _Given(Generic[SentKT, SentVT]):
 class ProducerConfig(_Given[SentKT, SentVT], ClientArguments):
     """The arguments under their names. The errors are those of `AIOKafkaProducer`."""
 
+    kind = "producer"
     linger_s = InSeconds()
     _may_be_zero = ClientArguments._may_be_zero | {"linger_ms"}
     _may_be_any = ClientArguments._may_be_any | {"delivery_timeout_ms"}  # has a limit of its own

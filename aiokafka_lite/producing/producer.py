@@ -6,7 +6,6 @@ import asyncio
 import logging
 import math
 import traceback
-import warnings
 import weakref
 from asyncio import _get_running_loop
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -83,16 +82,6 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         self._source_traceback = traceback.extract_stack() if self._loop.get_debug() else None
         self._key_serializer: Callable[[SentKT], bytes] | None = config.key_serializer
         self._value_serializer: Callable[[SentVT], bytes] | None = config.value_serializer
-        if config.loop is not None:
-            _warn_deprecated(
-                "The loop argument is deprecated: leave out `loop`, and create the producer in "
-                "the event loop that uses it"
-            )
-        if config.api_version is not None:
-            _warn_deprecated(
-                "The `api_version` parameter has been deprecated and is ignored: versions are "
-                "negotiated with each broker"
-            )
         chance = chance_for(config.seed, config.chance_name, self._loop)
         self._life = ProducerLife(config, chance, self._loop)
         self._owner = Owner("producer", self._loop, self._life.forked)
@@ -726,7 +715,3 @@ def _checked_headers(headers: Headers) -> Headers:
             check_text("a header's name", name, MOST_INT)
         checked.append((name, None if content is None else _bytes(f"header {name!r}", content)))
     return checked
-
-
-def _warn_deprecated(text: str) -> None:
-    warnings.warn(text, DeprecationWarning, stacklevel=4)
