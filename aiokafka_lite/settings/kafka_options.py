@@ -32,7 +32,6 @@ MAX_FRAME_BYTES: Final = 1 << 30
 # -1: the system enlarges it as needed, usually up to 6 MiB. A given size is constant, and at most
 # net.core.rmem_max, usually 208 KiB.
 DEFAULT_RECEIVE_BUFFER_BYTES: Final = -1
-DEFAULT_SEND_BUFFER_BYTES: Final = 128 << 10
 
 _PREFIX: Final = "kafka."
 _SCHEME: Final = re.compile(r"[0-9A-Za-z\-%._]*://")
@@ -51,10 +50,8 @@ _TIMES: Final = {
 _NUMBERS: Final = {
     "fetch.max.bytes": ("max_bytes", 0),
     "fetch.max.wait.ms": ("max_wait_ms", 0),
-    "fetch.min.bytes": ("min_bytes", 0),
     "max.partition.fetch.bytes": ("partition_max_bytes", 0),
     "receive.buffer.bytes": ("receive_buffer_bytes", -1),
-    "send.buffer.bytes": ("send_buffer_bytes", -1),
 }
 ACCEPTED: Final = SECURITY_NAMES | frozenset(
     {
@@ -83,6 +80,9 @@ WITHOUT_EFFECT: Final[dict[str, tuple[int, int] | None]] = {
     "session.timeout.ms": (-MAX_INT, MAX_INT),
     # Polls: an Arrow batch has the fastest number of rows.
     "max.poll.records": (1, MAX_INT),
+    # Fetches: all requested records exist already.
+    "fetch.min.bytes": (0, MAX_INT),
+    "send.buffer.bytes": (-1, MAX_INT),
     # Metrics: Spark has its own.
     "auto.include.jmx.reporter": None,
     "enable.metrics.push": None,
@@ -160,12 +160,10 @@ class KafkaOptions(Settings):
     client_rack: str | None = None
     isolation_level: IsolationLevel = "read_uncommitted"
     max_wait_ms: int = 500
-    min_bytes: int = 1
     max_bytes: int = DEFAULT_MAX_BYTES
     partition_max_bytes: int = DEFAULT_PARTITION_MAX_BYTES
     check_crcs: bool = True
     receive_buffer_bytes: int = DEFAULT_RECEIVE_BUFFER_BYTES
-    send_buffer_bytes: int = DEFAULT_SEND_BUFFER_BYTES
 
 
 def check_kafka_names(raw: RawOptions) -> None:

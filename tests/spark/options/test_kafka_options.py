@@ -32,20 +32,18 @@ def test_fetch_settings_come_through() -> None:
     options = parse(
         {
             "fetch.max.wait.ms": "1",
-            "fetch.min.bytes": "2",
             "fetch.max.bytes": "3",
             "max.partition.fetch.bytes": "4",
             "receive.buffer.bytes": "5",
-            "send.buffer.bytes": "6",
             "check.crcs": "false",
             "isolation.level": "read_committed",
             "client.rack": "a",
             "group.id": "mine",
         }
     )
-    assert (options.max_wait_ms, options.min_bytes, options.max_bytes) == (1, 2, 3)
+    assert (options.max_wait_ms, options.max_bytes) == (1, 3)
     assert options.partition_max_bytes == 4
-    assert (options.receive_buffer_bytes, options.send_buffer_bytes) == (5, 6)
+    assert options.receive_buffer_bytes == 5
     assert options.check_crcs is False
     assert options.isolation_level == "read_committed"
     assert options.client_rack == "a"
