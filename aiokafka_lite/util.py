@@ -48,6 +48,6 @@ async def wait_for(fut: Awaitable[T], timeout: float | None = None) -> T:
 def commit_structure_validate(
     offsets: Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata],
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    from aiokafka_lite.consumer.config import check_offsets
+    from aiokafka_lite.client.arguments import check_offsets
 
     return check_offsets(offsets)

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from operator import index
-from typing import TYPE_CHECKING, Any, ClassVar, Final, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, Final, SupportsIndex, TypeGuard
 
 from aiokafka_lite._arguments import is_int, is_list
 from aiokafka_lite._chance import UNSEEDED, Chance
@@ -23,7 +23,7 @@ from aiokafka_lite.client.config import (
     parse_bootstrap_servers,
     rule_of_text,
 )
-from aiokafka_lite.structs import TopicPartition
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     import asyncio
@@ -356,6 +356,82 @@ def authenticator(mechanism: Mechanism | None, client: ClientConfig) -> Authenti
     from aiokafka_lite.client.sasl import Authenticator
 
     return Authenticator(mechanism, timeout_s=client.connect_timeout_s)
+
+
+# --- Partitions and offsets -------------------------------------------------------------------
+INSTANCES: Final = "partitions must be TopicPartition instances"
+
+
+def shown(given: object) -> str:
+    if isinstance(given, type):
+        return f"the class {given.__module__}.{given.__qualname__}"
+    kind = type(given)
+    if kind.__module__ == "builtins":
+        return repr(given)
+    return f"{given!r} (of {kind.__module__}.{kind.__qualname__})"
+
+
+def not_a(wanted: type, given: object) -> str:
+    """Return "not …" with a value, and with the fix if its class is a namesake from elsewhere."""
+    text = f"not {shown(given)}"
+    bases = type(given).__mro__
+    namesakes = [base for base in bases if base.__name__ == wanted.__name__]
+    if not namesakes:
+        return text
+    theirs = namesakes[0].__module__
+    if namesakes[0] is not bases[0]:
+        text += f", derived from {theirs}.{wanted.__name__}"
+    text += f": use {wanted.__module__}.{wanted.__name__}"
+    if theirs.startswith("aiokafka."):
+        text += ", or call aiokafka_lite.as_aiokafka.install() before the first import of aiokafka"
+    return text
+
+
+def check_partition(tp: object, otherwise: str = INSTANCES) -> TopicPartition:
+    """Return a partition, or a named tuple with its fields, as this package's type."""
+    if not isinstance(tp, TopicPartition):
+        if not isinstance(tp, tuple) or getattr(tp, "_fields", None) != TopicPartition._fields:
+            raise TypeError(f"{otherwise}, {not_a(TopicPartition, tp)}")
+        tp = TopicPartition(*tp)
+    return check_tp(tp)
+
+
+def is_offset(offset: object) -> TypeGuard[int]:
+    return is_int(offset) and 0 <= offset <= MOST_LONG
+
+
+def check_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
+    if not offsets or not isinstance(offsets, Mapping):
+        raise ValueError(
+            f"offsets must be a dict of TopicPartition to offset, not {shown(offsets)}"
+        )
+    return {
+        check_partition(tp, "Key should be TopicPartition instance"): _check_commit(value)
+        for tp, value in offsets.items()
+    }
+
+
+def _check_commit(value: object) -> OffsetAndMetadata:
+    offset: object = value
+    metadata: object = ""
+    if sorted(getattr(value, "_fields", ())) == ["metadata", "offset"]:
+        offset, metadata = value.offset, value.metadata  # type: ignore[attr-defined]
+    elif isinstance(value, tuple | list):
+        if len(value) != 2:
+            raise ValueError(
+                "an offset to commit must be an int, or an (offset, metadata) tuple of int and "
+                f"str, not {shown(value)}"
+            )
+        offset, metadata = value
+    if not is_offset(offset):
+        raise ValueError(
+            "an offset to commit must be an int from 0 to 2**63 - 1, or an (offset, metadata) "
+            f"tuple, not {shown(value)}"
+        )
+    if not isinstance(metadata, str):
+        raise TypeError(f"Metadata should be a string, not {metadata!r}")
+    check_text("the metadata of an offset", metadata)
+    return OffsetAndMetadata(offset, metadata)
 
 
 @cache

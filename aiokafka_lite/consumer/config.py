@@ -13,24 +13,28 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Generic, Literal, TypeGuard, cast
+from typing import TYPE_CHECKING, Final, Generic, Literal, cast
 
-from aiokafka_lite._arguments import is_int, is_list, is_number
+from aiokafka_lite._arguments import Kind, is_int, is_list, is_number
 from aiokafka_lite._compat import KT, VT, override
 from aiokafka_lite._version import __version__
 from aiokafka_lite._virtual import wall_ms
 from aiokafka_lite.abc import ConsumerRebalanceListener
 from aiokafka_lite.client.arguments import (
+    INSTANCES,
     MOST_LONG,
     ClientArguments,
     InSeconds,
+    check_partition,
     check_text,
-    check_tp,
+    is_offset,
+    not_a,
+    shown,
 )
-from aiokafka_lite.client.offsets import ISOLATION_LEVELS
+from aiokafka_lite.client.offsets import EARLIEST, ISOLATION_LEVELS, LATEST
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor, RoundRobinPartitionAssignor
 from aiokafka_lite.consumer.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
-from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
+from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
     import asyncio
@@ -437,14 +441,11 @@ class ConsumerConfig(_Given, ClientArguments, Generic[KT, VT]):
 
 
 # --- Where to start without a usable offset ---------------------------------------------------
-# ListOffsets' special timestamps.
-EARLIEST_TIMESTAMP: Final = -2
-LATEST_TIMESTAMP: Final = -1
 BY_DURATION: Final = "by_duration:"
 
 # The lookup without a usable offset. "none" is an error instead.
 _TIMESTAMPS: Final[Mapping[str, int | None]] = MappingProxyType(
-    {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP, "none": None}
+    {"earliest": EARLIEST, "latest": LATEST, "none": None}
 )
 # Days, hours, minutes and seconds, each with an optional sign.
 _DURATION: Final = (
@@ -486,33 +487,7 @@ def _duration_ms(policy: str) -> int:
 
 # --- Arguments of methods ---------------------------------------------------------------------
 # The messages of aiokafka's seeks and pauses.
-INSTANCES: Final = "partitions must be TopicPartition instances"
 NAMED_TUPLES: Final = "partitions must be TopicPartition namedtuples"
-
-
-def shown(given: object) -> str:
-    if isinstance(given, type):
-        return f"the class {given.__module__}.{given.__qualname__}"
-    kind = type(given)
-    if kind.__module__ == "builtins":
-        return repr(given)
-    return f"{given!r} (of {kind.__module__}.{kind.__qualname__})"
-
-
-def not_a(wanted: type, given: object) -> str:
-    """Return "not …" with a value, and with the fix if its class is a namesake from elsewhere."""
-    text = f"not {shown(given)}"
-    bases = type(given).__mro__
-    namesakes = [base for base in bases if base.__name__ == wanted.__name__]
-    if not namesakes:
-        return text
-    theirs = namesakes[0].__module__
-    if namesakes[0] is not bases[0]:
-        text += f", derived from {theirs}.{wanted.__name__}"
-    text += f": use {wanted.__module__}.{wanted.__name__}"
-    if theirs.startswith("aiokafka."):
-        text += ", or call aiokafka_lite.as_aiokafka.install() before the first import of aiokafka"
-    return text
 
 
 # --- Subscriptions ----------------------------------------------------------------------------
@@ -555,15 +530,6 @@ def check_pattern(pattern: str) -> re.Pattern[str]:
 
 
 # --- Partitions -------------------------------------------------------------------------------
-def check_partition(tp: object, otherwise: str = INSTANCES) -> TopicPartition:
-    """Return a partition, or a named tuple with its fields, as this package's type."""
-    if not isinstance(tp, TopicPartition):
-        if not isinstance(tp, tuple) or getattr(tp, "_fields", None) != TopicPartition._fields:
-            raise TypeError(f"{otherwise}, {not_a(TopicPartition, tp)}")
-        tp = TopicPartition(*tp)
-    return check_tp(tp)
-
-
 def check_partitions(
     partitions: Iterable[TopicPartition], otherwise: str = INSTANCES
 ) -> tuple[TopicPartition, ...]:
@@ -576,16 +542,12 @@ def check_partitions(
 
 # --- Offsets ----------------------------------------------------------------------------------
 def check_offset(offset: object) -> int:
-    if not _is_offset(offset):
+    if not is_offset(offset):
         raise ValueError(
             "Offset must be a positive integer: it must be from 0 to 2**63 - 1, not "
             f"{shown(offset)}"
         )
     return offset
-
-
-def _is_offset(offset: object) -> TypeGuard[int]:
-    return is_int(offset) and 0 <= offset <= MOST_LONG
 
 
 def check_timestamps(timestamps: Mapping[TopicPartition, float]) -> dict[TopicPartition, int]:
@@ -611,40 +573,6 @@ def check_timestamps(timestamps: Mapping[TopicPartition, float]) -> dict[TopicPa
                 f"{'negative' if timestamp < 0 else 'later than 2**63 - 1 ms'}."
             )
     return checked
-
-
-def check_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
-    if not offsets or not isinstance(offsets, Mapping):
-        raise ValueError(
-            f"offsets must be a dict of TopicPartition to offset, not {shown(offsets)}"
-        )
-    return {
-        check_partition(tp, "Key should be TopicPartition instance"): _check_commit(value)
-        for tp, value in offsets.items()
-    }
-
-
-def _check_commit(value: object) -> OffsetAndMetadata:
-    offset: object = value
-    metadata: object = ""
-    if sorted(getattr(value, "_fields", ())) == ["metadata", "offset"]:
-        offset, metadata = value.offset, value.metadata  # type: ignore[attr-defined]
-    elif isinstance(value, tuple | list):
-        if len(value) != 2:
-            raise ValueError(
-                "an offset to commit must be an int, or an (offset, metadata) tuple of int and "
-                f"str, not {shown(value)}"
-            )
-        offset, metadata = value
-    if not _is_offset(offset):
-        raise ValueError(
-            "an offset to commit must be an int from 0 to 2**63 - 1, or an (offset, metadata) "
-            f"tuple, not {shown(value)}"
-        )
-    if not isinstance(metadata, str):
-        raise TypeError(f"Metadata should be a string, not {metadata!r}")
-    check_text("the metadata of an offset", metadata)
-    return OffsetAndMetadata(offset, metadata)
 
 
 # --- Times -------------------------------------------------------------------------------------
@@ -693,14 +621,11 @@ def is_async_callable(function: object) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
-def check_hold(max_hold_ms: object) -> None:
-    if max_hold_ms is None:
-        return
-    # NaN is not at least 0.
-    if not (is_int(max_hold_ms) or isinstance(max_hold_ms, float)) or not max_hold_ms >= 0:
-        raise ValueError(
-            f"max_hold_ms must be a number of at least 0, or None, not {max_hold_ms!r}"
-        )
+def _is_hold(given: object) -> bool:
+    return (is_int(given) or isinstance(given, float)) and given >= 0  # NaN is not
+
+
+HOLD: Final = Kind("a number of at least 0", _is_hold, ValueError)
 
 
 def check_max_records(max_records: object, name: str = "max_records") -> None:

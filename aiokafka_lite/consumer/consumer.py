@@ -45,7 +45,8 @@ from aiokafka_lite.client.aiokafka_names import (
     wrap_as_aiokafkas,
     wrapped_alike,
 )
-from aiokafka_lite.client.arguments import check_text
+from aiokafka_lite.client.arguments import check_partition, check_text
+from aiokafka_lite.client.offsets import EARLIEST, LATEST
 from aiokafka_lite.consumer.aiokafka_names import CoordinatorNames, SubscriptionNames
 from aiokafka_lite.consumer.assignment.assignment import SubscriptionMode
 from aiokafka_lite.consumer.assignment.cursor import Cursor
@@ -53,15 +54,12 @@ from aiokafka_lite.consumer.buffer.decode import lend_delivery, make_delivery
 from aiokafka_lite.consumer.caller import as_if_running, lend, running_loop
 from aiokafka_lite.consumer.config import (
     DEFAULT_MAX_UNCOMMITTED,
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
+    HOLD,
     NAMED_TUPLES,
     ConsumerConfig,
-    check_hold,
     check_listener,
     check_max_records,
     check_offset,
-    check_partition,
     check_partitions,
     check_pattern,
     check_timestamps,
@@ -606,7 +604,7 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._engine.owner.check()
         check_max_records(max_records)
         check_max_records(max_records_per_partition, "max_records_per_partition")
-        check_hold(max_hold_ms)
+        HOLD.check("max_hold_ms", max_hold_ms, or_none=True)
 
         if timeout_ms is not None:
             seconds(timeout_ms)
@@ -1093,11 +1091,11 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         Raises:
             IllegalStateError: A partition is not assigned.
         """
-        return await self._reset(partitions, EARLIEST_TIMESTAMP)
+        return await self._reset(partitions, EARLIEST)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> bool:
         """Set the positions after the last records, otherwise as `seek_to_beginning`."""
-        return await self._reset(partitions, LATEST_TIMESTAMP)
+        return await self._reset(partitions, LATEST)
 
     async def _reset(self, partitions: tuple[TopicPartition, ...], timestamp: int) -> bool:
         self._engine.owner.check()
@@ -1383,14 +1381,14 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
             KafkaTimeoutError: Not all were found within request_timeout_ms. The message has the
                 missing partitions, and the node that has not responded.
         """
-        return await self._bounds(partitions, EARLIEST_TIMESTAMP)
+        return await self._bounds(partitions, EARLIEST)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offsets after the last records, with read_committed the last stable offsets.
 
         Raises as `beginning_offsets`.
         """
-        return await self._bounds(partitions, LATEST_TIMESTAMP)
+        return await self._bounds(partitions, LATEST)
 
     async def _bounds(
         self, partitions: Iterable[TopicPartition], timestamp: int

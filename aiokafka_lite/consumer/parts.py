@@ -125,7 +125,6 @@ class Running:
             self.lookup,
             self.commits,
             self.topic_changes,
-            self.commits if config.enable_auto_commit else None,
             self.scopes.positions,
         )
         self.topic_changes.reset_by_policy = self.resolver.reset_by_policy

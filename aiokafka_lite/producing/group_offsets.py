@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from aiokafka_lite._arguments import is_int
 from aiokafka_lite._compat import Self
 from aiokafka_lite._record_py import record_delivery
 from aiokafka_lite._transaction import BegunTransaction, DecidedOffsets
-from aiokafka_lite.client.arguments import MOST_LONG, check_text, check_tp
+from aiokafka_lite.client.arguments import check_offsets, check_text
+from aiokafka_lite.client.view import NO_EPOCH
 from aiokafka_lite.errors import (
     CommitFailedError,
     FencedMemberEpochError,
@@ -38,8 +38,6 @@ from aiokafka_lite.structs import (
 )
 
 AnyOffset = int | tuple[int, str] | OffsetAndMetadata
-
-NO_EPOCH: Final = -1
 
 # The errors of a group for a member that has lost its partitions.
 LOST_MEMBERSHIP = (
@@ -142,7 +140,7 @@ def delivery_of(source: DeliverySource | ConsumerRecord[Any, Any]) -> DeliveryIn
 
 
 def named_offsets(group: object, offsets: object) -> DeliveryInTransaction:
-    checked = checked_offsets(offsets)
+    checked = {tp: (*offset, NO_EPOCH) for tp, offset in check_offsets(offsets).items()}
     if isinstance(group, GroupOfConsumer):
         return group.name(checked)
     if not isinstance(group, ConsumerGroupMetadata):
@@ -153,24 +151,6 @@ def named_offsets(group: object, offsets: object) -> DeliveryInTransaction:
         group = ConsumerGroupMetadata(group)
     check_text("group_id", group.group_id)
     return OffsetsOfGroup(group, checked)
-
-
-def checked_offsets(offsets: object) -> DecidedOffsets:
-    if not offsets or not isinstance(offsets, Mapping):
-        raise ValueError(f"offsets must be a dict of TopicPartition to offset, not {offsets!r}")
-    checked: dict[TopicPartition, tuple[int, str, int]] = {}
-    for tp, value in offsets.items():
-        if getattr(tp, "_fields", None) != TopicPartition._fields:
-            raise TypeError(f"Key should be TopicPartition instance, not {tp!r}")
-        offset, metadata = value if isinstance(value, tuple) else (value, "")
-        if not is_int(offset) or not 0 <= offset <= MOST_LONG or not isinstance(metadata, str):
-            raise ValueError(
-                "an offset to commit must be an int from 0 to 2**63 - 1, or an (offset, metadata) "
-                f"tuple, not {value!r}"
-            )
-        check_text("the metadata of an offset", metadata)
-        checked[check_tp(TopicPartition(*tp))] = offset, metadata, NO_EPOCH
-    return checked
 
 
 def commit_request(

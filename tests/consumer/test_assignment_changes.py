@@ -11,11 +11,10 @@ import pytest
 
 from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.client.offsets import CommittedOffset
+from aiokafka_lite.client.offsets import EARLIEST, CommittedOffset
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.assignment import SubscriptionState
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Sought
-from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support import inside
@@ -123,13 +122,13 @@ def test_a_search_for_a_position_goes_on(assignment: State, begins: str, is_goin
     moved = B if is_going else A
     if begins == "meanwhile":
         assignment.withhold([B])
-    assignment.request_reset(assignment.partition(moved), EARLIEST_TIMESTAMP)
+    assignment.request_reset(assignment.partition(moved), EARLIEST)
     assignment.withhold([B])
     assignment.change([B], [B], is_unbroken=True)
     search = assignment.partition(moved).search
     assert search is not None
     assert search.sought is Sought.RESET
-    assert search.timestamp == EARLIEST_TIMESTAMP
+    assert search.timestamp == EARLIEST
 
 
 @pytest.mark.parametrize("to", ["committed", "policy", "unknown commit", "another log"])
@@ -141,7 +140,7 @@ def test_a_position_that_the_application_has_not_asked_for_is_looked_up_again(
     if to == "committed":
         assignment.seek_to_committed(moved, CommittedOffset(2, "", -1))
     elif to == "policy":
-        assignment.request_reset(moved, EARLIEST_TIMESTAMP, reason="out of range")
+        assignment.request_reset(moved, EARLIEST, reason="out of range")
     else:
         assignment.seek(moved, 2)
         if to == "another log":

@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
+from aiokafka_lite.client.arguments import check_offsets, check_partition
 from aiokafka_lite.consumer.assignors import RangePartitionAssignor
 from aiokafka_lite.consumer.config import (
+    HOLD,
     ConsumerConfig,
     check_handler,
-    check_hold,
     check_max_records,
     check_offset,
-    check_offsets,
-    check_partition,
     check_timestamps,
     check_topics,
 )
@@ -144,7 +143,7 @@ def test_the_least_values_are_accepted() -> None:
     }
     config = ConsumerConfig(**least)  # type: ignore[arg-type]
     assert {name: getattr(config, name) for name in least} == least
-    check_hold(0)
+    HOLD.check("max_hold_ms", 0)
     check_max_records(1)
 
 
@@ -372,7 +371,7 @@ def test_a_handler_is_a_function_of_its_arguments() -> None:
 @for_each([-1, -0.5, float("nan"), True, "1"])
 def test_a_hold_is_a_number_of_at_least_zero(max_hold_ms: object) -> None:
     with pytest.raises(ValueError, match="max_hold_ms"):
-        check_hold(max_hold_ms)
+        HOLD.check("max_hold_ms", max_hold_ms, or_none=True)
 
 
 def test_no_secret_is_in_the_repr() -> None:

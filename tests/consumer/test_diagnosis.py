@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 
 from aiokafka_lite.client.life import Stage
+from aiokafka_lite.client.offsets import LATEST
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
-from aiokafka_lite.consumer.config import LATEST_TIMESTAMP, ConsumerConfig
+from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.membership.protocol import AwaitedWork, GroupStatus
 from aiokafka_lite.consumer.monitoring.diagnosis import Cause, diagnose
 from aiokafka_lite.consumer.monitoring.health import (
@@ -239,7 +240,7 @@ def test_a_position_is_looked_up_in_the_group_or_at_the_leader(found: Examined) 
     found.check(Cause.AWAITING_COMMITTED, "from node 1, the coordinator of group g")
     found.a.note_reason("LOADING")
     found.check(Cause.AWAITING_COMMITTED, "of group g (latest attempt: LOADING)")
-    found.state.request_reset(found.a, LATEST_TIMESTAMP, reason="truncated")
+    found.state.request_reset(found.a, LATEST, reason="truncated")
     found.check(Cause.AWAITING_RESET, "(reason: truncated) (latest attempt: LOADING)")
     found.lost = {1: NOW - 4}
     found.check(Cause.AWAITING_RESET, "LOADING); node 1 at h:1 has not been reachable")

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from aiokafka_lite.client.offsets import EARLIEST
 from aiokafka_lite.consumer.assignment.cursor import Cursor, PreferredReplica
-from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP
 from aiokafka_lite.consumer.fetching.replicas import LEADERS_ONLY_S
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -265,7 +265,7 @@ async def test_a_follower_s_out_of_range_neither_resets_nor_raises(
         assert await fetching.poll(0.0) == {}
         search = partition_of(fetching).search
         assert search is not None
-        assert search.timestamp == EARLIEST_TIMESTAMP
+        assert search.timestamp == EARLIEST
 
 
 async def test_a_late_error_of_the_follower_is_no_longer_its_to_give(start: Start) -> None:

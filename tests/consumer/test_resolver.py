@@ -11,14 +11,10 @@ from typing import Any, cast
 import pytest
 
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.client.offsets import CommittedOffset
+from aiokafka_lite.client.offsets import EARLIEST, LATEST, CommittedOffset
 from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range
-from aiokafka_lite.consumer.config import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    ConsumerConfig,
-)
+from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.positions.leader_requests import FoundOffset
 from aiokafka_lite.consumer.positions.resolver import (
     NOTHING_COMMITTED,
@@ -80,17 +76,22 @@ class Starting:
         self.commits: list[Mapping[TopicPartition, OffsetAndMetadata]] = []
         self.may_commit = asyncio.Event()
         config = ConsumerConfig(
-            group_id="g", auto_offset_reset=policy, retry_backoff_ms=int(BACKOFF_S * 1000)
+            group_id="g",
+            auto_offset_reset=policy,
+            enable_auto_commit=commits_starts,
+            retry_backoff_ms=int(BACKOFF_S * 1000),
         )
         self.resolver = PositionResolver(
             self.state.core(config, buffer=self.buffer),
             cast("Any", self),
             cast("Any", self),
-            cast("Any", SimpleNamespace(positions=self._read_committed)),
+            cast(
+                "Any",
+                SimpleNamespace(
+                    positions=self._read_committed, commit_by_itself=self._commit_starts
+                ),
+            ),
             cast("Any", SimpleNamespace(came_later=self.came_later.__contains__)),
-            cast("Any", SimpleNamespace(commit_by_itself=self._commit_starts))
-            if commits_starts
-            else None,
             self.scope,
         )
         self.scope.spawn(self.resolver.run(), name="positions")
@@ -173,7 +174,7 @@ async def starting(policy: str, *, commits_starts: bool = False) -> AsyncIterato
 async def test_partitions_start_from_their_committed_offsets_or_as_the_policy_says() -> None:
     async with starting("earliest") as started:
         started.committed[A] = CommittedOffset(7, "", 5)
-        started.offsets[B, EARLIEST_TIMESTAMP] = [4]
+        started.offsets[B, EARLIEST] = [4]
         with started.state.events.subscribe() as events:
             await a_moment()
             started.state.events.close()
@@ -181,7 +182,7 @@ async def test_partitions_start_from_their_committed_offsets_or_as_the_policy_sa
         assert started.positions == (7, 4)
         assert [cursor.leader_epoch for cursor in started.cursors] == [5, 5]
         assert [cursor.validated_epoch for cursor in started.cursors] == [-1, 5]
-        assert (started.read, started.listed) == ([[A, B]], [{B: EARLIEST_TIMESTAMP}])
+        assert (started.read, started.listed) == ([[A, B]], [{B: EARLIEST}])
         assert told == [OffsetReset(B, None, 4, NOTHING_COMMITTED)]
 
 
@@ -310,7 +311,7 @@ async def test_a_position_is_good_as_far_as_the_leader_has_what_was_read(
 ) -> None:
     async with starting("latest") as started:
         started.committed[B] = CommittedOffset(0, "", 5)
-        started.offsets = {(A, LATEST_TIMESTAMP): [20], (A, EARLIEST_TIMESTAMP): [0]}
+        started.offsets = {(A, LATEST): [20], (A, EARLIEST): [0]}
         started.ends = list(ends)
         state, cursor = started.state, started.cursors[0]
         state.start_at(cursor, 10, epoch)
@@ -401,7 +402,7 @@ async def test_a_reset_tells_which_offsets_are_lost_and_which_are_skipped(
 ) -> None:
     async with starting(policy) as started:
         state = started.state
-        started.offsets = {(A, LATEST_TIMESTAMP): [end], (A, EARLIEST_TIMESTAMP): [log_start]}
+        started.offsets = {(A, LATEST): [end], (A, EARLIEST): [log_start]}
         started.committed[B] = CommittedOffset(0, "", 5)
         batch = started.cursors[0].next_truncation
         with state.events.subscribe() as events:
@@ -422,21 +423,21 @@ async def test_a_reset_tells_which_offsets_are_lost_and_which_are_skipped(
         ]
         counts = tuple(0 if each is None else each[1] - each[0] for each in (lost, skipped))
         assert state.events.lost_offsets == counts
-        both = [{A: LATEST_TIMESTAMP}, {A: EARLIEST_TIMESTAMP}]
+        both = [{A: LATEST}, {A: EARLIEST}]
         assert started.listed == (both if policy == "latest" else both[1:])
         assert list(batch.end_offsets()) == [after]
 
 
 async def test_an_end_that_is_sought_is_looked_up_once_and_tells_nothing() -> None:
     async with starting("latest") as started:
-        started.offsets = {(A, LATEST_TIMESTAMP): [20]}
+        started.offsets = {(A, LATEST): [20]}
         started.committed[B] = CommittedOffset(0, "", 5)
         started.state.start_at(started.cursors[0], 5)
         batch = started.cursors[0].next_truncation
         await a_moment()
-        started.state.request_reset(started.cursors[0], LATEST_TIMESTAMP)
+        started.state.request_reset(started.cursors[0], LATEST)
         await a_moment()
-        assert (started.positions[0], started.listed) == (20, [{A: LATEST_TIMESTAMP}])
+        assert (started.positions[0], started.listed) == (20, [{A: LATEST}])
         assert started.state.events.lost_offsets == (0, 0)
         assert list(batch.end_offsets()) == []
 
@@ -444,7 +445,7 @@ async def test_an_end_that_is_sought_is_looked_up_once_and_tells_nothing() -> No
 async def test_partitions_that_came_later_are_read_from_their_beginning() -> None:
     async with starting("latest") as started:
         started.came_later.add(B)
-        started.offsets = {(A, LATEST_TIMESTAMP): [20], (B, EARLIEST_TIMESTAMP): [0]}
+        started.offsets = {(A, LATEST): [20], (B, EARLIEST): [0]}
         await a_moment()
         assert started.positions == (20, 0)
 
@@ -454,13 +455,13 @@ async def test_the_end_is_where_no_record_is_as_new_as_the_policy_wants(
     again: int, position: int
 ) -> None:
     async with starting("by_duration:PT1H") as started:
-        started.offsets = {(A, 0): [-1, again], (A, LATEST_TIMESTAMP): [20], (B, 0): [6]}
+        started.offsets = {(A, 0): [-1, again], (A, LATEST): [20], (B, 0): [6]}
         await a_moment()
         assert started.positions == (position, 6)
         (first, end, second), of_b = (
             [each[tp] for each in started.listed if tp in each] for tp in (A, B)
         )
-        assert (first, end) == (second, LATEST_TIMESTAMP)
+        assert (first, end) == (second, LATEST)
         assert len(of_b) == 1
 
 
@@ -468,7 +469,7 @@ async def test_a_partition_whose_leader_becomes_known_is_looked_up_at_once() -> 
     async with starting("earliest") as started:
         led: ClusterView = started.view
         started.view = view({0: 1, 1: -1}, epoch=5)
-        started.offsets = {(tp, EARLIEST_TIMESTAMP): [4] for tp in (A, B)}
+        started.offsets = {(tp, EARLIEST): [4] for tp in (A, B)}
         await a_moment()
         assert started.positions == (4, None)
         assert started.cursors[1].retry_reason == "UnknownTopicOrPartitionError"
@@ -481,15 +482,15 @@ async def test_a_partition_whose_leader_becomes_known_is_looked_up_at_once() -> 
 # --- Starts that are committed -----------------------------------------------------------------
 async def test_a_start_is_taken_once_it_is_committed() -> None:
     async with starting("latest", commits_starts=True) as started:
-        started.offsets = {(tp, LATEST_TIMESTAMP): [20] for tp in (A, B)}
+        started.offsets = {(tp, LATEST): [20] for tp in (A, B)}
         started.committed[B] = CommittedOffset(3, "", 5)
         await a_moment()
         assert started.positions == (None, 3)
         started.resolver.wake()
         await a_moment()
-        assert started.listed == [{A: LATEST_TIMESTAMP}]
-        started.state.request_reset(started.cursors[1], LATEST_TIMESTAMP, reason=OUT_OF_RANGE)
-        started.offsets[B, EARLIEST_TIMESTAMP] = [20]
+        assert started.listed == [{A: LATEST}]
+        started.state.request_reset(started.cursors[1], LATEST, reason=OUT_OF_RANGE)
+        started.offsets[B, EARLIEST] = [20]
         await a_moment()
         assert started.commits == [{A: OffsetAndMetadata(20, "")}]
         started.may_commit.set()
@@ -500,7 +501,7 @@ async def test_a_start_is_taken_once_it_is_committed() -> None:
 
 async def test_a_start_is_not_taken_if_the_application_seeks_while_it_is_committed() -> None:
     async with starting("latest", commits_starts=True) as started:
-        started.offsets = {(tp, LATEST_TIMESTAMP): [20] for tp in (A, B)}
+        started.offsets = {(tp, LATEST): [20] for tp in (A, B)}
         await a_moment()
         started.state.seek(started.cursors[0], 1)
         started.may_commit.set()
@@ -512,11 +513,11 @@ async def test_a_start_is_not_taken_if_the_application_seeks_while_it_is_committ
 async def test_a_start_that_everybody_finds_is_not_committed(why: str) -> None:
     policy = "earliest" if why == "begins at the beginning" else "latest"
     async with starting(policy, commits_starts=True) as started:
-        timestamp = EARLIEST_TIMESTAMP if policy == "earliest" else LATEST_TIMESTAMP
+        timestamp = EARLIEST if policy == "earliest" else LATEST
         started.offsets = {(A, timestamp): [4]}
         started.committed[B] = CommittedOffset(3, "", 5)
         if why == "is sought":
-            started.state.request_reset(started.cursors[0], LATEST_TIMESTAMP)
+            started.state.request_reset(started.cursors[0], LATEST)
         await a_moment()
         assert started.positions == (4, 3)
         assert started.commits == []

@@ -9,10 +9,10 @@ from itertools import pairwise
 import pytest
 
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.client.offsets import EARLIEST
 from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.consumer import AIOKafkaConsumer
 from aiokafka_lite.consumer.assignment.cursor import Sought
-from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP
 from aiokafka_lite.consumer.fetching.answer import HINTS_AT_ONCE, SETTLED_AT_ONCE
 from aiokafka_lite.consumer.fetching.source import FETCH_STALL_S, MOST_UNANSWERED, Source
 from aiokafka_lite.consumer.fetching.sources import task_name
@@ -278,7 +278,7 @@ async def test_a_drop_asks_for_nothing_that_is_not_wanted_any_more(
     elif change == "revoke":
         fetching.state.assign_from_user([])
     else:
-        fetching.state.request_reset(partition, EARLIEST_TIMESTAMP)
+        fetching.state.request_reset(partition, EARLIEST)
     await fetching.cluster.settle()
     assert [sent.offsets for sent in fetching.cluster.sent] == expected
 
@@ -626,7 +626,7 @@ async def test_out_of_range_is_reset_by_policy(start: Start) -> None:
     partition = fetching.state.partition(TopicPartition("t", 0))
     assert partition.search is not None
     assert partition.search.sought is Sought.RESET
-    assert partition.search.timestamp == EARLIEST_TIMESTAMP
+    assert partition.search.timestamp == EARLIEST
 
 
 async def test_out_of_range_without_policy_is_raised_until_sought(start: Start) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from aiokafka_lite._transaction import BlockInTransaction
-from aiokafka_lite.client.offsets import CommittedOffset
+from aiokafka_lite.client.offsets import LATEST, CommittedOffset
 from aiokafka_lite.client.view import ClusterView, TopicView
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Range, Sought
 from aiokafka_lite.consumer.assignment.finished import decode, encode
@@ -18,7 +18,6 @@ from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.consumer.assignment.work import DeliveredRecords
 from aiokafka_lite.consumer.caller import Callback, enter
-from aiokafka_lite.consumer.config import LATEST_TIMESTAMP
 from aiokafka_lite.errors import CommitFailedError, IllegalStateError
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from tests.support.states import State
@@ -221,7 +220,7 @@ def test_seek_and_reset_make_what_is_under_way_stale(state: State) -> None:
     state.observers.discarded.add(discarded.append)
     state.seek(partition, 5)
     loan = partition.lend(1)
-    state.request_reset(partition, LATEST_TIMESTAMP)
+    state.request_reset(partition, LATEST)
     search = partition.search
     assert search is not None
     assert partition.loan is not loan
@@ -413,7 +412,7 @@ MOVES: dict[str, Callable[[State, Cursor], object]] = {
     "seek": lambda state, a: state.seek(a, 3),
     "seek to committed": lambda state, a: state.seek_to_committed(a, CommittedOffset(3, "", -1)),
     "skip": lambda state, a: state.skip_to(a, 3),
-    "reset": lambda state, a: state.request_reset(a, LATEST_TIMESTAMP),
+    "reset": lambda state, a: state.request_reset(a, LATEST),
     "another log": lambda state, a: state.replace_log(a, b"other"),
     "committed offset": lambda state, a: state.return_to_committed([a]),
     "validation": lambda state, a: state.request_validation(a),
@@ -679,14 +678,12 @@ def test_what_an_open_transaction_decides_on_is_unfinished_and_not_committed(
     [
         pytest.param(lambda state, a: state.start_at(a, 3), True, id="committed offset"),
         pytest.param(
-            lambda state, a: state.request_reset(a, LATEST_TIMESTAMP, reason="none"),
+            lambda state, a: state.request_reset(a, LATEST, reason="none"),
             True,
             id="reset by the policy",
         ),
         pytest.param(lambda state, a: state.seek(a, 3), False, id="sought offset"),
-        pytest.param(
-            lambda state, a: state.request_reset(a, LATEST_TIMESTAMP), False, id="sought end"
-        ),
+        pytest.param(lambda state, a: state.request_reset(a, LATEST), False, id="sought end"),
     ],
 )
 def test_transactions_from_before_a_rebalance_decide_nothing_once_it_starts_anew(
@@ -931,7 +928,7 @@ def test_what_lies_before_a_seek_is_taken_from_handlers_whose_commit_is_unknown(
 ) -> None:
     state.seek(handled, 3)
     if is_looked_up:
-        state.request_reset(handled, LATEST_TIMESTAMP)
+        state.request_reset(handled, LATEST)
     state.forget_before_seek([handled, state.partition(B)])
     assert handled.worked_by is None
     state.works.finish(handled, 1, 1)

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
+from aiokafka_lite.client.offsets import LATEST
 from aiokafka_lite.client.view import ClusterView, TopicView
-from aiokafka_lite.consumer.config import LATEST_TIMESTAMP
 from aiokafka_lite.consumer.positions.topic_changes import RECREATED, TopicChanges
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -187,12 +187,12 @@ async def test_a_recreated_topic_is_read_as_the_policy_says_unless_a_time_was_so
     state = followed.state
     followed.see(there(4))
     sought, committed = state.partition(tps[1]), state.partition(tps[2])
-    state.request_reset(sought, LATEST_TIMESTAMP)
+    state.request_reset(sought, LATEST)
     state.return_to_committed([committed])
     followed.see(there(3, OTHER_ID))
     assert followed.resets == [(tp, RECREATED) for tp in (tps[0], tps[3])]
     assert sought.search is not None
-    assert sought.search.timestamp == LATEST_TIMESTAMP
+    assert sought.search.timestamp == LATEST
     assert committed.search is not None
     assert committed.search.is_first
     for tp in tps:

@@ -11,8 +11,9 @@ import pytest
 
 from aiokafka_lite import _compat
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.client.offsets import LATEST
 from aiokafka_lite.consumer.assignment.cursor import Cursor
-from aiokafka_lite.consumer.config import LATEST_TIMESTAMP, ConsumerConfig
+from aiokafka_lite.consumer.config import ConsumerConfig
 from aiokafka_lite.consumer.positions import resolver
 from aiokafka_lite.consumer.positions.resolver import LONG_S, STALE_S, LogEnds, Watchdog
 from aiokafka_lite.errors import NotLeaderForPartitionError
@@ -125,7 +126,7 @@ async def test_the_resolver_is_woken_when_a_position_is_missing_for_long(
     state.change([lost.tp], ())
     await asyncio.sleep(1)
     assert looked.watchdog.assigned_without_position_s == 0.0
-    state.request_reset(moved, LATEST_TIMESTAMP)
+    state.request_reset(moved, LATEST)
     await asyncio.sleep(1 + LONG_S)
     assert looked.watchdog.assigned_without_position_s == 0.5 + LONG_S
     assert not looked.woken

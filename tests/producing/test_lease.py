@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.client.view import NO_EPOCH
 from aiokafka_lite.errors import (
     ClusterAuthorizationFailedError,
     IllegalOperation,
@@ -23,7 +24,7 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.producing.batch import Output
-from aiokafka_lite.producing.group_offsets import NO_EPOCH, OffsetsOfGroup
+from aiokafka_lite.producing.group_offsets import OffsetsOfGroup
 from aiokafka_lite.producing.lease import ProducerLease
 from aiokafka_lite.structs import ConsumerGroupMetadata, TopicPartition
 from tests.producing.sending import producer_of, values_in

@@ -13,13 +13,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite.abc import ConsumerRebalanceListener
-from aiokafka_lite.client.offsets import CommittedOffset
+from aiokafka_lite.client.offsets import EARLIEST, CommittedOffset
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor, Range, joined
 from aiokafka_lite.consumer.assignment.finished import decode
 from aiokafka_lite.consumer.assignment.observers import Departure, Observers
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.consumer.assignment.reads import Reads
-from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP
 from aiokafka_lite.errors import CommitFailedError, IllegalStateError, UnknownTopicOrPartitionError
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
@@ -380,7 +379,7 @@ class SubscriptionState:
 
     def reset_timestamp(self, tp: TopicPartition, by_config: int | None) -> int | None:
         """Return where a position without a committed offset starts. None: that is an error."""
-        return EARLIEST_TIMESTAMP if tp.topic in self._complete_topics else by_config
+        return EARLIEST if tp.topic in self._complete_topics else by_config
 
     def subscribe_pattern(
         self, pattern: re.Pattern[str], listener: ConsumerRebalanceListener | None = None

@@ -25,6 +25,7 @@ from typing import Final
 from aiokafka_lite._compat import timeout_at
 from aiokafka_lite._tasks import TaskScope, sleep_before
 from aiokafka_lite._transaction import transaction_around
+from aiokafka_lite.client.arguments import check_offsets
 from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.offset_commits import (
@@ -40,7 +41,6 @@ from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, NO_IDS, Cursor
 from aiokafka_lite.consumer.assignment.finished import is_ours, shortened, united
 from aiokafka_lite.consumer.commits.auto_commit import AutoCommit
 from aiokafka_lite.consumer.commits.pending import CommitKind, PendingCommit
-from aiokafka_lite.consumer.config import check_offsets
 from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.coordinator import Coordinator

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite._compat import StrEnum
 from aiokafka_lite.client.life import Stage
+from aiokafka_lite.client.offsets import EARLIEST, LATEST
 from aiokafka_lite.consumer.assignment.assignment import SubscriptionMode
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Sought
 from aiokafka_lite.consumer.assignment.reads import Reads
-from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from aiokafka_lite.consumer.fetching.source import Source
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.life import Engine
@@ -327,7 +327,7 @@ def _at_hand(engine: Engine, partition: Cursor, now: float) -> Diagnosis | None:
 
 
 # --- The position -----------------------------------------------------------------------------
-WANTED: Final = {EARLIEST_TIMESTAMP: "the earliest offset", LATEST_TIMESTAMP: "the latest offset"}
+WANTED: Final = {EARLIEST: "the earliest offset", LATEST: "the latest offset"}
 
 
 def _no_position(running: Running, partition: Cursor, now: float) -> Diagnosis | None:
@@ -359,9 +359,7 @@ def _no_position(running: Running, partition: Cursor, now: float) -> Diagnosis |
     because = "" if trouble is None else f"; {trouble.text}"
     if search.sought is Sought.RESET:
         timestamp = search.timestamp
-        wanted = WANTED.get(
-            EARLIEST_TIMESTAMP if timestamp is None else timestamp, "an offset by time"
-        )
+        wanted = WANTED.get(EARLIEST if timestamp is None else timestamp, "an offset by time")
         reason = f" (reason: {search.reason})" if search.reason else ""
         return Diagnosis(
             Cause.AWAITING_RESET,

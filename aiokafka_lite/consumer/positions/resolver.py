@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from aiokafka_lite._compat import Never
 from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite.client.cluster import Cluster
-from aiokafka_lite.client.offsets import CommittedOffset
+from aiokafka_lite.client.offsets import EARLIEST, LATEST, CommittedOffset
 from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Cursor, Place, Search, Sought
 from aiokafka_lite.consumer.assignment.finished import decode
-from aiokafka_lite.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.positions.leader_requests import (
     EpochEnd,
@@ -68,7 +67,6 @@ class PositionResolver:
         lookup: OffsetLookup,
         committed: Commits | None,
         topic_changes: TopicChanges,
-        start_commits: Commits | None,
         scope: TaskScope,
     ) -> None:
         self._config, self._state, self._finished = core.config, core.state, core.finished
@@ -77,7 +75,8 @@ class PositionResolver:
         self._lookup = lookup
         self._committed = committed
         self._topic_changes = topic_changes
-        self._start_commits = start_commits
+        # Of starts, by auto-commit.
+        self._start_commits = committed if core.config.enable_auto_commit else None
         # Starts to commit before they are applied, with leader epochs.
         self._starts: dict[Search, tuple[Start, int]] = {}
         self._committing: asyncio.Task[None] | None = None
@@ -217,8 +216,8 @@ class PositionResolver:
     def reset_by_policy(self, partition: Cursor, error: KafkaError, reason: str) -> None:
         """Look up the position by auto_offset_reset. With "none", reads raise `error`."""
         timestamp = self._config.reset_timestamp
-        if timestamp == LATEST_TIMESTAMP and self._topic_changes.came_later(partition.tp):
-            timestamp = EARLIEST_TIMESTAMP
+        if timestamp == LATEST and self._topic_changes.came_later(partition.tp):
+            timestamp = EARLIEST
         timestamp = self._state.reset_timestamp(partition.tp, timestamp)
         if timestamp is not None:
             self._state.request_reset(partition, timestamp, reason=reason)
@@ -292,8 +291,7 @@ class PositionResolver:
     # --- Reset ----------------------------------------------------------------------------
     def _found(self, search: Search, start: Start, leader_epoch: int) -> None:
         is_found_by_all = (
-            search.reason == NOTHING_COMMITTED
-            and self._config.reset_timestamp == EARLIEST_TIMESTAMP
+            search.reason == NOTHING_COMMITTED and self._config.reset_timestamp == EARLIEST
         )
         if self._start_commits is None or not search.reason or is_found_by_all:
             self._take(search, start, leader_epoch)
@@ -352,13 +350,13 @@ class PositionResolver:
         self, node_id: int, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
         timestamps = {
-            tp: EARLIEST_TIMESTAMP
+            tp: EARLIEST
             for tp in partitions
             if (partition := self._state.assignment.get(tp)) is not None
             and (search := partition.search) is not None
             and search.reason
             and search.replaced is not None
-            and search.timestamp != EARLIEST_TIMESTAMP
+            and search.timestamp != EARLIEST
         }
         if not timestamps:
             return {}
@@ -394,7 +392,7 @@ class PositionResolver:
         self, node_id: int, timestamps: Mapping[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, FoundOffset], dict[TopicPartition, KafkaError]]:
         """Find the ends of logs that have no record at or after a time (by_duration)."""
-        latest = dict.fromkeys(timestamps, LATEST_TIMESTAMP)
+        latest = dict.fromkeys(timestamps, LATEST)
         ends, failures = await self._lookup.ask(node_id, latest)
         if not ends:
             return ends, failures
@@ -443,7 +441,7 @@ class LogEnds(LeaderRequests[Cursor, int, FoundOffset]):
         view = self._cluster.view
         self.advance(
             {
-                cursor: (cursor.tp, LATEST_TIMESTAMP)
+                cursor: (cursor.tp, LATEST)
                 for cursor in self._rng.sample(stale, min(len(stale), MOST_ASKED))
                 if view.leader(cursor.tp) is not None
             }
