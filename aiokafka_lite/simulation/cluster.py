@@ -153,4 +153,4 @@ def _commit_of(record: ConsumerRecord[Any, Any]) -> Event | None:
     commit = decode_versioned(OffsetCommitValue, record.value)
     tp = TopicPartition(key.topic, key.partition)
     at_s = (record.timestamp - START_MS) / 1000
-    return Event(at_s, Kind.COMMITTED, key.group, tp, commit.offset)
+    return Event(at_s, Kind.COMMITTED, key.group, tp, commit.offset, note=commit.metadata)

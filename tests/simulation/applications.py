@@ -21,8 +21,8 @@ from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.simulation.history import History, Kind
 from aiokafka_lite.structs import TopicPartition
 from tests.simulation.cluster import KEYS, GroupCluster
+from tests.simulation.handling import number_of
 from tests.simulation.plan import Plan
-from tests.simulation.rules import number_of
 
 if TYPE_CHECKING:
     from aiokafka_lite.simulation.engine import Loop

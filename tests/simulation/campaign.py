@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.simulation import plan, seams
 from tests.simulation.course import Outcome, run_plan
 from tests.simulation.plan import Plan
 from tests.simulation.planting import hunt_all
+from tests.simulation.ways import WAYS
 
 SHOWN: Final = 3
 # In one process. Each leaves up to 4 MB.
@@ -68,9 +70,11 @@ def prepare() -> None:
     gc.disable()
 
 
-def run_seed(seed: int, length_s: float, most_cpu_s: float = MOST_CPU_S) -> Finding | None:
+def run_seed(
+    seed: int, length_s: float, most_cpu_s: float = MOST_CPU_S, way: str = ""
+) -> Finding | None:
     """Run a seed. Return what it found."""
-    drawn = plan.draw(seed, length_s)
+    drawn = plan.draw(seed, length_s, way)
     signal.setitimer(signal.ITIMER_VIRTUAL, most_cpu_s)
     try:
         outcome = run_plan(drawn)
@@ -84,8 +88,8 @@ def run_seed(seed: int, length_s: float, most_cpu_s: float = MOST_CPU_S) -> Find
     return Finding(seed, drawn.head(), texts, tuple(each.rule for each in outcome.violations))
 
 
-def run_seeds(seeds: Sequence[int], length_s: float) -> list[Finding]:
-    return [found for seed in seeds if (found := run_seed(seed, length_s)) is not None]
+def run_seeds(seeds: Sequence[int], length_s: float, way: str = "") -> list[Finding]:
+    return [found for seed in seeds if (found := run_seed(seed, length_s, way=way)) is not None]
 
 
 def prepare_forks() -> None:
@@ -95,14 +99,14 @@ def prepare_forks() -> None:
         run_seed(seed, WARM_UP_S)
 
 
-def _send_findings(ours: Connection, seeds: Sequence[int], length_s: float) -> None:
-    ours.send(run_seeds(seeds, length_s))
+def _send_findings(ours: Connection, seeds: Sequence[int], length_s: float, way: str) -> None:
+    ours.send(run_seeds(seeds, length_s, way))
 
 
-def run_in_fork(seeds: Sequence[int], length_s: float) -> list[Finding]:
+def run_in_fork(seeds: Sequence[int], length_s: float, way: str = "") -> list[Finding]:
     """Run seeds in a fork of this process, which leaves this one as it is."""
     theirs, ours = FORKING.Pipe(duplex=False)
-    fork = FORKING.Process(target=_send_findings, args=(ours, seeds, length_s))
+    fork = FORKING.Process(target=_send_findings, args=(ours, seeds, length_s, way))
     fork.start()
     ours.close()  # or the end of the fork is not the end of the pipe
     try:
@@ -115,11 +119,11 @@ def run_in_fork(seeds: Sequence[int], length_s: float) -> list[Finding]:
     return findings
 
 
-def campaign(seeds: Sequence[int], jobs: int, length_s: float) -> Iterator[Finding]:
+def campaign(seeds: Sequence[int], jobs: int, length_s: float, way: str = "") -> Iterator[Finding]:
     """Run seeds in several processes. Yield what they find, in the order of the seeds."""
     batches = [seeds[n : n + SEEDS_AT_ONCE] for n in range(0, len(seeds), SEEDS_AT_ONCE)]
     with ProcessPoolExecutor(jobs, get_context("spawn"), prepare_forks) as pool:
-        for findings in pool.map(run_in_fork, batches, [length_s] * len(batches)):
+        for findings in pool.map(partial(run_in_fork, length_s=length_s, way=way), batches):
             yield from findings
 
 
@@ -143,7 +147,7 @@ def show(outcome: Outcome) -> None:
 
 def replay(args: argparse.Namespace) -> int:
     prepare()
-    drawn = plan.draw(args.replay, args.length)
+    drawn = plan.draw(args.replay, args.length, args.way)
     if args.order is not None:
         drawn = drawn.with_order(Order(args.order))
     outcome = run_plan(drawn, is_traced=args.timeline is not None)
@@ -168,6 +172,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seeds", type=seeds_of, default=range(1, 201), help="such as 1-200")
     made.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     made.add_argument("--length", type=float, default=60.0, help="virtual seconds of a seed")
+    made.add_argument("--way", choices=WAYS, default="", help="of reading, of all seeds")
     made.add_argument("--replay", type=int, metavar="SEED", help="run one seed, print its events")
     made.add_argument("--shrink", action="store_true", help="replay with fewer faults")
     made.add_argument("--order", choices=[order.value for order in Order], help="of a replay")
@@ -191,14 +196,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.replay is not None:
         return replay(args)
     if args.pairs:
-        drawn = (plan.draw(seed, args.length) for seed in args.seeds)
+        drawn = (plan.draw(seed, args.length, args.way) for seed in args.seeds)
         print(seams.table(seams.meetings(drawn), len(args.seeds)))
         return 0
     if args.planted is not None:
         return hunt_all(args.planted, args.seeds, args.jobs, args.length)
     began = time.monotonic()
     counts: Counter[str] = Counter()
-    for found in campaign(args.seeds, args.jobs, args.length):
+    for found in campaign(args.seeds, args.jobs, args.length, args.way):
         counts.update(set(found.rules))
         print(found.head)
         for text in found.violations[:SHOWN]:

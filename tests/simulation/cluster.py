@@ -14,6 +14,8 @@ from aiokafka_lite.simulation.cluster import SimulatedCluster
 from aiokafka_lite.simulation.engine import Loop
 from aiokafka_lite.simulation.history import Facts
 from aiokafka_lite.structs import TopicPartition
+from tests.simulation.calls import CallLog, Letter
+from tests.simulation.handling import DELAYS_S, RETRY
 from tests.simulation.plan import NODES, Plan
 
 INPUT: Final = "in"
@@ -24,9 +26,10 @@ PATTERN: Final = "^in.*$"
 SECOND_AT_S: Final = 10.0
 OUTPUT: Final = "out"
 DEAD: Final = "dead"
-# The beginning of the names of delay topics, and their delays.
-RETRY: Final = "retry"
-DELAYS_S: Final = (0.5, 3)
+# Of handlers whose calls took too long.
+LATE: Final = "late"
+# Of topics whose records tell when they were appended.
+APPEND_TIMES: Final[Mapping[str, str | float | bool]] = {"message.timestamp.type": "LogAppendTime"}
 RACKS: Final = ("a", "b", "c")
 # Of a topic that is compacted, which the last segment of a log is not.
 COMPACTED: Final[Mapping[str, str | float | bool]] = {
@@ -47,6 +50,10 @@ class GroupFacts(Facts):
         output: The values of the output topic that a read_committed reader gets.
         dead: The values in the topic of dead letters.
         attempts: Each attempt to connect: when, from which host, to which.
+        topic_ids: The ids of all topics with records of the group.
+        call_log: What handlers did.
+        letters: All dead letters of handlers.
+        delayed: What is in delay topics.
         requests: How many requests arrived of a client, at a node, of an API, in one second.
     """
 
@@ -54,6 +61,10 @@ class GroupFacts(Facts):
     dead: list[bytes] = field(default_factory=list)
     attempts: list[tuple[float, str, str]] = field(default_factory=list)
     requests: Counter[tuple[str, int, str, int]] = field(default_factory=Counter)
+    topic_ids: dict[str, bytes] = field(default_factory=dict)
+    call_log: CallLog = field(default_factory=CallLog)
+    letters: list[Letter] = field(default_factory=list)
+    delayed: list[Letter] = field(default_factory=list)
 
 
 class GroupCluster(SimulatedCluster):
@@ -70,7 +81,8 @@ class GroupCluster(SimulatedCluster):
         )
         self._configs = COMPACTED if plan.is_compacted else None
         self._partitions, self._second = plan.partitions, plan.second
-        self._has_delays = plan.has_delays
+        self._has_delays, self._has_handlers = plan.has_delays, plan.handling is not None
+        self.call_log = CallLog()
         self._seen_requests = 0
         # Of Fetch, whose responses may be small, only those refused.
         self._requests: Counter[tuple[str, int, str, int]] = Counter()
@@ -83,16 +95,20 @@ class GroupCluster(SimulatedCluster):
         elif self._second == "pattern":
             self.loop.call_later(SECOND_AT_S, self.create_second)
         self.broker.create_topic(OUTPUT, self._partitions)
-        self.broker.create_topic(DEAD, self._partitions)
-        if self._has_delays:
-            for delay_s in DELAYS_S:
-                self.broker.create_topic(f"{RETRY}.{delay_s}", self._partitions)
+        configs = APPEND_TIMES if self._has_handlers else None
+        for topic in (DEAD, *self._letter_topics()):
+            self.broker.create_topic(topic, self._partitions, configs)
+
+    def _letter_topics(self) -> list[str]:
+        """Return the topics of delayed records, and those of handlers' letters but the first."""
+        delays = [f"{RETRY}.{delay_s}" for delay_s in DELAYS_S] if self._has_delays else []
+        return [*delays, LATE] if self._has_handlers else delays
 
     def delay_facts(self) -> GroupFacts:
         """Return the delay topics and their commits."""
         facts = GroupFacts(committed=self.broker.committed(GROUP))
         if self._has_delays:
-            topics = [f"{RETRY}.{delay_s}" for delay_s in DELAYS_S]
+            topics = [each for each in self._letter_topics() if each != LATE]
             self.add_logs(facts, self.partitions_of(*topics))
         return facts
 
@@ -147,6 +163,16 @@ class GroupCluster(SimulatedCluster):
             requests=self._requests,
         )
         self.add_logs(facts, self.input_partitions())
+        if self._has_handlers:
+            facts.call_log = self.call_log
+            for name in (INPUT, SECOND, *self._letter_topics()):
+                if (topic := self.broker.topic(name)) is not None:
+                    facts.topic_ids[name] = topic.topic_id
+            facts.letters = [*self.call_log.letters]
+            for name in (DEAD, *self._letter_topics()):
+                records = self.broker.records(name, isolation_level="read_committed")
+                of = facts.delayed if name.startswith(RETRY) else facts.letters
+                of.extend(map(Letter.of, records))
         return facts
 
     def facts(self) -> GroupFacts:

@@ -22,9 +22,9 @@ from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.simulation import habits, ways
 from tests.simulation.applications import note_error
 from tests.simulation.cluster import GROUP, INPUT, PATTERN, RACKS, SECOND, SESSION_MS, GroupCluster
+from tests.simulation.handling import number_of
 from tests.simulation.listener import BoomError, Listener
 from tests.simulation.plan import ACKS, LETTERS, RUNS, Plan
-from tests.simulation.rules import number_of
 from tests.simulation.ways import REQUEST_MS, Consumer, Record, place
 
 if TYPE_CHECKING:

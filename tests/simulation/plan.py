@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aiokafka_lite.simulation.schedule import RARE, WEIGHTS, Fault, Order, draw_faults
+from tests.simulation.handling import Handling, draw_handling
 
 PROTOCOLS: Final = ("range", "cooperative", "consumer")
 # Ways of reading. The next read says that the records of the one before are processed;
@@ -18,7 +19,7 @@ ACKS: Final = ("acks", "acks in batch")
 LETTERS: Final = ("dead letters", "letters in transactions", "copy with letters")
 # records are copied in transactions.
 COPIES: Final = ("copy", "copy lists", "copy with letters", "copy batches")
-RUNS: Final = (
+_FIXED_RUNS: Final = (
     "run",
     "run by partition",
     "run lists",
@@ -26,7 +27,10 @@ RUNS: Final = (
     "copy",
     "copy lists",
 )
-WAYS: Final = (*READS, "batch", *ACKS, *RUNS, "copy batches")
+WAYS: Final = (*READS, "batch", *ACKS, *_FIXED_RUNS, "copy batches")
+# `run` with the arguments and handlers that a seed decides. It is drawn only if it is asked for.
+HANDLERS: Final = "handlers"
+RUNS: Final = (*_FIXED_RUNS, HANDLERS)
 # Several tasks may read in these ways.
 BY_TASKS: Final = (*READS, "batch", *ACKS)
 SEEKING: Final = READS
@@ -34,10 +38,10 @@ DELAYS_EACH: Final = 3
 NODES: Final = (1, 2, 3)
 # What members do besides reading, each with the ways of reading that can.
 HABITS: Final = {
-    "pauses": WAYS,
-    "asks": WAYS,
+    "pauses": (*WAYS, HANDLERS),
+    "asks": (*WAYS, HANDLERS),
     "commits": (*READS, *ACKS, *RUNS),
-    "times out": WAYS,
+    "times out": (*WAYS, HANDLERS),
     "seeks": (*READS, "acks"),
     "names commits": (*READS, "run", "run by partition"),
     "subscribes again": READS,
@@ -137,6 +141,12 @@ class Plan:
     listener: str = "plain"
     has_racks: bool = False
     is_compacted: bool = False
+    handling: Handling | None = None
+
+    @property
+    def copies(self) -> bool:
+        """Whether records are copied in transactions."""
+        return self.way in COPIES or (self.handling is not None and self.handling.copies)
 
     @property
     def has_request_log(self) -> bool:
@@ -146,6 +156,8 @@ class Plan:
     @property
     def has_delays(self) -> bool:
         """Whether records that fail wait in delay topics before they are dead letters."""
+        if self.handling is not None:
+            return self.handling.after > 0
         return self.way in LETTERS and self.second != "pattern" and self.seed % DELAYS_EACH == 1
 
     @property
@@ -161,7 +173,7 @@ class Plan:
     @property
     def forbids_repeats(self) -> bool:
         """Whether no record may be handled twice. A copy is, if its transaction fails."""
-        may_fail = (self.way in COPIES and self.faults) or self.listener == "raises"
+        may_fail = (self.copies and self.faults) or self.listener == "raises"
         is_asked_for = self.habit in REPEATING_HABITS or self.listener == "acts"
         return self.is_harmless and not (may_fail or is_asked_for or self.way in ACKS)
 
@@ -205,6 +217,7 @@ class Plan:
             f"{self.tasks} reading tasks, listener {self.listener}"
             f"{', racks' if self.has_racks else ''}{', compacted' if self.is_compacted else ''}",
         ]
+        words += [] if self.handling is None else [self.handling.text()]
         return "\n".join([*words, *(fault.text() for fault in self.faults)])
 
     def with_order(self, order: Order) -> Plan:
@@ -214,10 +227,11 @@ class Plan:
         return dataclasses.replace(self, faults=faults)
 
 
-def draw(seed: int, length_s: float = 60.0) -> Plan:
-    """Return the plan of a seed."""
+def draw(seed: int, length_s: float = 60.0, way: str = "") -> Plan:
+    """Return the plan of a seed. `way`: the one way of reading of all seeds."""
     rng = random.Random(f"{seed}:plan")
-    way = rng.choices(WAYS, [2 if way in READS else 1 for way in WAYS])[0]
+    drawn = rng.choices(WAYS, [2 if way in READS else 1 for way in WAYS])[0]
+    way = way or drawn
     is_calm = rng.random() < 0.1
     count = 0 if is_calm else rng.randint(1, max(1, round(length_s / 6)))
     is_gentle = random.Random(f"{seed}:gentle").random() < GENTLE_SHARE
@@ -238,6 +252,9 @@ def draw(seed: int, length_s: float = 60.0) -> Plan:
     habit = rng.choice(habits) if rng.random() < 0.7 else ""
     if habit == "subscribes to less":
         second = "named"
+    handling = draw_handling(seed, second=second) if way == HANDLERS else None
+    if handling is not None and handling.is_narrow:
+        pause_s = max(pause_s, 0.5)
     # Topics that match a pattern and new partitions are found when metadata are refreshed.
     is_known_early = second != "pattern" and not any(
         fault.name in ("partitions added", "topic deleted") for fault in faults
@@ -269,6 +286,7 @@ def draw(seed: int, length_s: float = 60.0) -> Plan:
         listener=rng.choices(LISTENERS, (6, 1, 1, 1))[0],
         has_racks=rng.random() < 0.2,
         is_compacted=any(fault.name == "compaction" for fault in faults),
+        handling=handling,
     )
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from tests.simulation.plan import ACKS, COPIES, PROTOCOLS, RUNS, WAYS, Plan
+from tests.simulation.handling import Handling
+from tests.simulation.plan import ACKS, COPIES, HANDLERS, PROTOCOLS, RUNS, WAYS, Plan
 from tests.simulation.plan import READS as NEXT_READS
 
 READS: Final = (*NEXT_READS, "batch")
@@ -59,6 +60,7 @@ class Bug:
         is_bounded: The same: buffers are small.
         has_reader: The same: a reader without a group seeks and pauses.
         has_tasks: The same: several tasks read.
+        handling: Of handlers of the plan: whether the bug can be met.
         missed_because: Why no seed is expected to find it. These are thoughts, not measurements.
     """
 
@@ -81,14 +83,20 @@ class Bug:
     is_bounded: bool = False
     has_reader: bool = False
     has_tasks: bool = False
+    handling: Callable[[Handling], bool] | None = None
     missed_because: str = ""
+
+    @property
+    def way(self) -> str:
+        """The one way of reading of the seeds that can meet it, if they are not drawn of all."""
+        return HANDLERS if self.handling is not None else ""
 
     def can_be_met(self, plan: Plan) -> bool:
         holds = HOLDS_IN.get(self.rule)
         long = {fault.name for fault in plan.faults if fault.lasts_s >= self.lasts_s}
         return (
             (holds is None or holds(plan))
-            and plan.way in self.ways
+            and plan.way in (self.ways if self.handling is None else (HANDLERS,))
             and plan.protocol in self.protocols
             and (not self.producers or not set(self.producers).isdisjoint(plan.producers))
             and (not self.faults or not long.isdisjoint(self.faults))
@@ -102,6 +110,7 @@ class Bug:
             and (not self.is_bounded or plan.buffer_bytes is not None)
             and (not self.has_reader or plan.has_reader)
             and (not self.has_tasks or plan.tasks > 1)
+            and (plan.handling is None or self.handling is None or self.handling(plan.handling))
         )
 
 
@@ -1077,6 +1086,219 @@ _PROCESSING: Final = (
     ),
 )
 
+# --- Handlers -------------------------------------------------------------------------------
+_HANDLERS: Final = (
+    Bug(
+        "a record is finished before it is delayed",
+        "A record is committed before its delay topic or dead letters have acknowledged it.",
+        "commit ahead",
+        (
+            _edit(
+                "consumer.processing.run",
+                "        try:\n            call = letter(DeadRecord(",
+                "        if job.origin is None:\n"
+                "            self._finish_or_commit(job)\n"
+                "        try:\n            call = letter(DeadRecord(",
+            ),
+        ),
+        handling=lambda handling: handling.after > 0 and not handling.copies,
+    ),
+    Bug(
+        "delay topics are read from their beginning",
+        "The next owner of a delay topic handles all its records again.",
+        "handled again",
+        (
+            _edit(
+                "consumer.positions.resolver",
+                "self._state.start_at(partition, committed.offset, committed.leader_epoch)\n",
+                "self._state.start_at(\n"
+                "            partition,\n"
+                "            0 if partition.tp.topic.startswith('retry') else committed.offset,\n"
+                "            committed.leader_epoch,\n"
+                "        )\n",
+            ),
+        ),
+        faults=("member killed", "member joins", "member stops", "session expires"),
+        handling=lambda handling: handling.after > 0,
+    ),
+    Bug(
+        "attempts before a delay are forgotten",
+        "A delayed record has had no attempts.",
+        "attempts",
+        (
+            _edit(
+                "consumer.processing.delays",
+                "job.attempts = origin, origin.record, origin.attempts\n",
+                "job.attempts = origin, origin.record, 0\n",
+            ),
+        ),
+        handling=lambda handling: handling.after > 0,
+    ),
+    Bug(
+        "the history of a delayed record has its latest error",
+        "The headers with the first error are written anew with each delay.",
+        "first error",
+        (
+            _edit(
+                "processing",
+                "        if not history:\n            history = {\n",
+                "        if True:\n            history |= {\n",
+            ),
+        ),
+        handling=lambda handling: handling.after > 0,
+    ),
+    Bug(
+        "delayed records are not waited for",
+        "A delayed record is handled as soon as it is read.",
+        "early",
+        (
+            _edit(
+                "consumer.processing.delays",
+                "        now = self._loop.time() + TOLERANCE_S\n",
+                "        now = self._loop.time() + 3_600\n",
+            ),
+        ),
+        handling=lambda handling: handling.after > 0,
+    ),
+    Bug(
+        "halving loses one half",
+        "Of a list that has failed, only the first half is handled again.",
+        "not settled",
+        (
+            _edit(
+                "consumer.processing.run",
+                "        self._lanes.ready.extendleft(chain[0] for chain in reversed(chains))\n",
+                "        first_half = chains[: (len(chains) + 1) // 2]\n"
+                "        self._lanes.ready.extendleft(each[0] for each in reversed(first_half))\n",
+            ),
+        ),
+        handling=lambda handling: handling.batch_size is not None and handling.order != "partition",
+    ),
+    Bug(
+        "a failed list is an attempt of its records",
+        "The attempts of a record have those of its lists, too.",
+        "attempts",
+        (
+            _edit(
+                "consumer.processing.run",
+                "        halve([job for chain in chains for job in chain])\n",
+                "        halve([job for chain in chains for job in chain])\n"
+                "        for chain in chains:\n"
+                "            chain[0].attempts += 1\n",
+            ),
+        ),
+        handling=lambda handling: handling.batch_size is not None,
+    ),
+    Bug(
+        "lists are of any partition",
+        "batch_by has no effect.",
+        "list",
+        (
+            _edit(
+                "consumer.processing.lists",
+                "        if self._by is None:\n            return list_of\n",
+                "        return list_of\n",
+            ),
+        ),
+        handling=lambda handling: handling.batch_by is not None,
+    ),
+    Bug(
+        "a late call stays late",
+        "After a call that took too long, the next one of its worker counts as too long.",
+        "needless letter",
+        (
+            _edit(
+                "consumer.processing.time_limit",
+                "        self._late.pop(task, None)\n",
+                "        pass\n",
+            ),
+        ),
+        handling=lambda handling: handling.timeout_s is not None and handling.form != "plain",
+    ),
+    Bug(
+        "a late call that returns has finished its record",
+        "A handler that undoes its cancellation by the time limit, and returns, is successful.",
+        "commit ahead",
+        (
+            _edit(
+                "consumer.processing.run",
+                "                        if limit is not None and limit.is_late(task):\n",
+                "                        if False:\n",
+            ),
+        ),
+        handling=lambda handling: handling.timeout_s is not None and handling.form != "plain",
+    ),
+    Bug(
+        "a retry begins without the time limit",
+        "Only the first call for a record has a time limit.",
+        "time limit",
+        (
+            _edit(
+                "consumer.processing.time_limit",
+                "            if job.state is DEAD or task in self._spared:\n",
+                "            if job.error is not None or task in self._spared:\n",
+            ),
+        ),
+        handling=lambda handling: handling.timeout_s is not None and handling.form != "plain",
+    ),
+    Bug(
+        "a dropped record is not finished",
+        "DROP leaves the record uncommitted.",
+        "not settled",
+        (
+            _edit(
+                "consumer.processing.run",
+                "        self._finish_or_commit(job)\n        self._lanes.leave(job)\n",
+                "        if repr(letter) != 'DROP':\n"
+                "            self._finish_or_commit(job)\n"
+                "        self._lanes.leave(job)\n",
+            ),
+        ),
+        handling=lambda handling: handling.letters in ("drop", "by error"),
+    ),
+    Bug(
+        "the most general class has the letter",
+        "Of the classes of an error, the most general one decides where its letter is written.",
+        "needless letter",
+        (
+            _edit(
+                "consumer.processing.handling",
+                "        for kind in reversed(bases):\n",
+                "        for kind in bases:\n",
+            ),
+        ),
+        handling=lambda handling: handling.letters == "by error",
+    ),
+    Bug(
+        "bad records are retried",
+        "The errors of `dead` have further attempts.",
+        "attempts",
+        (
+            _edit(
+                "consumer.processing.handling",
+                '        if self.is_bad_record(error):\n            return "dead"\n',
+                "",
+            ),
+        ),
+        handling=lambda handling: handling.letters in ("topic", "function"),
+    ),
+    Bug(
+        "retries have no rate",
+        "max_per_second counts only the first call for a record.",
+        "calls",
+        (
+            _edit(
+                "consumer.processing.run",
+                "            if rate is not None:\n                rate.take()\n",
+                "            if rate is not None and chains[0][0].error is None:\n"
+                "                rate.take()\n",
+            ),
+        ),
+        handling=lambda handling: handling.limit == "rate",
+    ),
+)
+
+
 # --- Blocks, tasks and transactions ---------------------------------------------------------
 _SEAMS: Final = (
     Bug(
@@ -1653,6 +1875,7 @@ def _by_name() -> Mapping[str, Bug]:
         *_FETCHING,
         *_GROUPS,
         *_PROCESSING,
+        *_HANDLERS,
         *_SEAMS,
         *_PRODUCERS,
         *_CONNECTIONS,

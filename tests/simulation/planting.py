@@ -2,7 +2,7 @@
 
 Each bug runs in a process of its own, which also imports the changed source:
 
-    python -m tests.simulation.planting NAME SEEDS SECONDS
+    python -m tests.simulation.planting NAME SEEDS SECONDS WAY
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def plant(bug: Bug) -> None:
     loader.get_code = get_code  # type: ignore[method-assign, assignment]
 
 
-def search(bug: Bug | None, seeds: Sequence[int], length_s: float) -> Found:
+def search(bug: Bug | None, seeds: Sequence[int], length_s: float, way: str) -> Found:
     """Run seeds until one breaks a rule."""
     if bug is not None:
         plant(bug)
@@ -100,7 +100,7 @@ def search(bug: Bug | None, seeds: Sequence[int], length_s: float) -> Found:
     count = 0
     for seed in seeds:
         count += 1
-        found = campaign.run_seed(seed, length_s, MOST_CPU_S)
+        found = campaign.run_seed(seed, length_s, MOST_CPU_S, way)
         if found is not None:
             rules = [*dict.fromkeys(found.rules)]
             return Found(seed, rules, found.violations[0], count, time.process_time())
@@ -110,17 +110,18 @@ def search(bug: Bug | None, seeds: Sequence[int], length_s: float) -> Found:
 
 
 def main(arguments: Sequence[str]) -> None:
-    name, seeds, length_s = arguments
+    name, seeds, length_s, way = arguments
     bug = None if name == NOTHING else BUGS[name]
-    print(json.dumps(search(bug, [int(seed) for seed in seeds.split(",")], float(length_s))))
+    found = search(bug, [int(seed) for seed in seeds.split(",")], float(length_s), way)
+    print(json.dumps(found))
 
 
 # --- The table ------------------------------------------------------------------------------
-def run_apart(name: str, seeds: Sequence[int], length_s: float) -> Found:
+def run_apart(name: str, seeds: Sequence[int], length_s: float, way: str) -> Found:
     """Run seeds with a bug in a process of its own, until one breaks a rule."""
     command = [sys.executable, "-m", "tests.simulation.planting", name]
     done = subprocess.run(
-        [*command, ",".join(map(str, seeds)), str(length_s)],
+        [*command, ",".join(map(str, seeds)), str(length_s), way],
         cwd=ROOT,
         env={
             **os.environ,
@@ -138,8 +139,8 @@ def run_apart(name: str, seeds: Sequence[int], length_s: float) -> Found:
 
 
 @cache
-def without_a_bug(seed: int, length_s: float) -> Found:
-    return run_apart(NOTHING, [seed], length_s)
+def without_a_bug(seed: int, length_s: float, way: str) -> Found:
+    return run_apart(NOTHING, [seed], length_s, way)
 
 
 plan_of = cache(draw)
@@ -151,16 +152,16 @@ def hunt(bug: Bug, seeds: Sequence[int], length_s: float) -> Found:
     A seed that breaks rules without the bug as well finds nothing. Nor does a livelock alone: with
     some orders of callbacks a run has one by chance.
     """
-    able = (seed for seed in seeds if bug.can_be_met(plan_of(seed, length_s)))
+    able = (seed for seed in seeds if bug.can_be_met(plan_of(seed, length_s, bug.way)))
     left = [*islice(able, MOST_SEEDS)]
     count, cpu_s = 0, 0.0
     while left:
-        found = run_apart(bug.name, left, length_s)
+        found = run_apart(bug.name, left, length_s, bug.way)
         count, cpu_s = count + found.seed_count, cpu_s + found.cpu_s
         if not found.seed:
             break
         is_livelock = found.rules == [LIVELOCK] != [bug.rule]
-        as_it_is = without_a_bug(found.seed, length_s)
+        as_it_is = without_a_bug(found.seed, length_s, bug.way)
         cpu_s += as_it_is.cpu_s
         if not (is_livelock or as_it_is.seed):
             return found._replace(seed_count=count, cpu_s=cpu_s)

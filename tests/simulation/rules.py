@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Final, TypeAlias
 
 from aiokafka_lite.simulation.history import Event, History, Kind, Violation
@@ -28,7 +29,9 @@ from aiokafka_lite.simulation.rules import (
 )
 from aiokafka_lite.structs import TopicPartition
 from tests.simulation.cluster import GroupFacts
-from tests.simulation.plan import COPIES, LETTERS, READS, RUNS, Plan
+from tests.simulation.handler_rules import HANDLER_RULES, Ends, is_ended_elsewhere
+from tests.simulation.handling import number_of
+from tests.simulation.plan import HANDLERS, LETTERS, READS, RUNS, Plan
 
 SESSION_S: Final = 6.0
 # How long a member may take to notice that its session is over.
@@ -67,7 +70,7 @@ PROMPT_S: Final = 4.0
 MOST_ATTEMPTS: Final = 20
 MOST_REQUESTS: Final = 60
 # Ways in which a handler gets one record.
-ONE_BY_ONE: Final = frozenset(RUNS) - {"run lists", "copy lists"}
+ONE_BY_ONE: Final = frozenset(RUNS) - {"run lists", "copy lists", HANDLERS}
 # Habits send these for many records, also if a member catches up.
 MEANT: Final = frozenset(
     {("names commits", "OffsetCommit"), ("commits", "OffsetCommit"), ("seeks", "OffsetFetch")}
@@ -84,7 +87,14 @@ class Run(Evidence):
         super().__init__(history, facts)
         self.plan = plan
 
+    @cached_property
+    def ends(self) -> Ends:
+        """When records have ended, with the handlers of a plan."""
+        return Ends(self)
+
     def is_dead(self, value: bytes) -> bool:
+        if self.plan.handling is not None:
+            return is_ended_elsewhere(self, value)
         return self.plan.way in LETTERS and fails(value)
 
     def is_idempotent(self, value: bytes) -> bool:
@@ -108,11 +118,6 @@ class Run(Evidence):
 
 Rule: TypeAlias = Callable[[Run], Iterator[Violation]]
 FAILS_EACH: Final = 10
-
-
-def number_of(value: bytes) -> int:
-    """Return a record's number among those of its producer."""
-    return int(value.rpartition(b"-")[2])
 
 
 def fails(value: bytes) -> bool:
@@ -142,7 +147,7 @@ def one_assignment_is_in_order(run: Run) -> Iterator[Violation]:
     in_order = run if is_in_order else run.of_readers()
     for found in (*polls_are_monotonic(in_order), *polls_skip_nothing(in_order)):
         yield found._replace(rule="order")
-    if run.plan.way not in RUNS:
+    if run.plan.way not in RUNS or run.plan.handling is not None:  # it has rules of its own
         return
     last: dict[tuple[str, TopicPartition, int], int] = {}
     rewritten = run.rewritten()
@@ -199,6 +204,12 @@ def records_of_a_key_are_handled_one_by_one(run: Run) -> Iterator[Violation]:
 
 
 # --- Commits --------------------------------------------------------------------------------
+def commits_cover_what_is_finished(run: Run) -> Iterator[Violation]:
+    """No commit is above a record that was not finished before: by a handler, or elsewhere."""
+    if run.plan.handling is None:
+        yield from commits_cover_finished_records(run)
+
+
 def commits_do_not_go_back(run: Run) -> Iterator[Violation]:
     """A partition's commits rise, unless its log was rewritten.
 
@@ -512,7 +523,7 @@ def transactions_are_atomic(run: Run) -> Iterator[Violation]:
 
 def copies_are_made_exactly_once(run: Run) -> Iterator[Violation]:
     """Of a transactional copy, the output has each record of the input once."""
-    if run.plan.way not in COPIES:
+    if not run.plan.copies:
         return
     copies = Counter(run.facts.output)
     inputs = Counter(value for log in run.facts.logs.values() for value in log.values())
@@ -554,7 +565,7 @@ def members_stop_in_time(run: Run) -> Iterator[Violation]:
     A member that copies also ends its transaction and its producer, which have other timeouts.
     """
     stopping: dict[str, Event] = {}
-    within_s = STOP_WITHIN_S + (DELIVERED_WITHIN_S if run.plan.way in COPIES else 0.0)
+    within_s = STOP_WITHIN_S + (DELIVERED_WITHIN_S if run.plan.copies else 0.0)
     within_s += sum(fault.lasts_s for fault in run.plan.faults if fault.name == "loop blocked")
     for event in run.history.of(Kind.STOPPING, Kind.STOPPED, Kind.KILLED):
         if event.kind is Kind.STOPPING:
@@ -588,7 +599,7 @@ RULES: Final[Sequence[Rule]] = (
     one_assignment_is_in_order,
     paused_partitions_return_nothing,
     records_of_a_key_are_handled_one_by_one,
-    commits_cover_finished_records,
+    commits_cover_what_is_finished,
     commits_do_not_go_back,
     one_member_owns_a_partition,
     only_owners_get_records,
@@ -609,4 +620,4 @@ RULES: Final[Sequence[Rule]] = (
 
 def check(run: Run) -> list[Violation]:
     """Return all violations of a run, in the order of the rules."""
-    return [violation for rule in RULES for violation in rule(run)]
+    return [violation for rule in (*RULES, *HANDLER_RULES) for violation in rule(run)]

@@ -83,16 +83,28 @@ def simulate(*arguments: str, length_s: str = LENGTH_S) -> subprocess.CompletedP
     return run("-m", "tests.simulation", "--length", length_s, *arguments)
 
 
+def parts(count: int, of_a_test: int) -> list[str]:
+    return [f"{first}-{first + of_a_test - 1}" for first in range(1, count, of_a_test)]
+
+
 SEEDS = [
-    (length_s, f"{first}-{first + SEEDS_OF_A_TEST[length_s] - 1}")
+    (length_s, seeds)
     for length_s, count in SEED_COUNTS.items()
-    for first in range(1, count, SEEDS_OF_A_TEST[length_s])
+    for seeds in parts(count, SEEDS_OF_A_TEST[length_s])
 ]
+# Of `run` with handlers that fail, hang and are delayed.
+HANDLERS = [("30", seeds) for seeds in parts(1_000, 100)] if LONG else [("20", "1-40")]
 
 
 @pytest.mark.parametrize(("length_s", "seeds"), SEEDS)
 def test_seeds_break_no_rule(length_s: str, seeds: str) -> None:
     found = simulate("--seeds", seeds, "--jobs", "2", length_s=length_s)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+@pytest.mark.parametrize(("length_s", "seeds"), HANDLERS)
+def test_seeds_of_handlers_break_no_rule(length_s: str, seeds: str) -> None:
+    found = simulate("--way", "handlers", "--seeds", seeds, "--jobs", "2", length_s=length_s)
     assert found.returncode == 0, found.stdout + found.stderr
 
 
@@ -153,6 +165,7 @@ def test_nothing_that_a_run_has_started_outlives_its_timeout(tmp_path: Path) -> 
     os.close(reader)
 
 
-def test_planted_bug_is_found() -> None:
-    run = simulate("--planted", "commits one too far", "--seeds", "1-3", "--jobs", "1")
+@pytest.mark.parametrize("bug", ["commits one too far", "halving loses one half"])
+def test_planted_bug_is_found(bug: str) -> None:
+    run = simulate("--planted", bug, "--seeds", "1-3", "--jobs", "1", length_s="30")
     assert "1 of 1 found" in run.stdout, run.stdout + run.stderr

@@ -28,12 +28,14 @@ from aiokafka_lite.errors import (
     KafkaTimeoutError,
     TransactionAbortableError,
 )
-from aiokafka_lite.processing import Concurrency, DeadLetters, Retry
+from aiokafka_lite.processing import DeadLetters, Retry
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.producing.producer import TransactionBlock
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
-from tests.simulation.cluster import DEAD, DELAYS_S, OUTPUT, RETRY, SECOND
-from tests.simulation.plan import LETTERS, READS
+from tests.simulation.cluster import DEAD, OUTPUT, SECOND
+from tests.simulation.handlers import TRANSACTION_MS, Handlers, changing_concurrency
+from tests.simulation.handling import DELAYS_S, RETRY
+from tests.simulation.plan import HANDLERS, LETTERS, READS
 from tests.simulation.rules import fails
 from tests.support.inside import read_from
 
@@ -49,9 +51,6 @@ READ_S: Final = 0.5
 MOST: Final = 20
 LIST_SIZE: Final = 4
 CONCURRENCY: Final = 10
-# How long the concurrency of a run changes.
-LONGEST_CHANGES_S: Final = 20.0
-TRANSACTION_MS: Final = 10_000
 # How often a record is not acknowledged, but returned again.
 NACKED: Final = 0.05
 # The share of transactions that are given up, and of those in which another one is used.
@@ -195,24 +194,18 @@ def _handler(
 
 def _shape(member: Member) -> dict[str, Any]:
     """Return options of `run` that decide when records begin: in half of the seeds, some."""
+    by_change: dict[str, Any] = {"concurrency": None}
     options: tuple[dict[str, Any], ...] = (
         {"concurrency": CONCURRENCY, "max_per_second": 300},
-        {"concurrency": Concurrency(CONCURRENCY), "fair": True, "priority": {SECOND: 3}},
-        {"concurrency": Concurrency(CONCURRENCY)},
+        {**by_change, "fair": True, "priority": {SECOND: 3}},
+        by_change,
     )
     turn, has_some = divmod(member.plan.seed // 2, 2)
-    shape = options[turn % len(options)] if has_some else {"concurrency": CONCURRENCY}
-    limit = shape["concurrency"]
-    if isinstance(limit, Concurrency):
-        loop = asyncio.get_running_loop()
-
-        def change() -> None:
-            limit.value = 1 + (limit.value + 5) % (2 * CONCURRENCY)
-            if loop.time() < ends_at:
-                loop.call_later(0.7, change)
-
-        ends_at = loop.time() + LONGEST_CHANGES_S
-        change()
+    shape: dict[str, Any] = (
+        options[turn % len(options)] if has_some else {"concurrency": CONCURRENCY}
+    )
+    if shape["concurrency"] is None:
+        shape["concurrency"] = changing_concurrency(CONCURRENCY)
     return shape
 
 
@@ -362,6 +355,17 @@ async def _copy_all(
         member.note_handled(record)
 
 
+async def _run_handlers(member: Member, consumer: Consumer) -> None:
+    """Call `run` as the handling of the plan has it."""
+    assert member.plan.handling is not None
+    handlers = Handlers(member, member.plan.handling)
+    async with AsyncExitStack() as stack:
+        arguments = handlers.arguments()
+        if member.plan.copies:
+            arguments["transactions"] = await stack.enter_async_context(_copying(member))
+        await consumer.run(handlers.given(), **arguments)
+
+
 async def _copy_batches(member: Member, consumer: Consumer) -> None:
     """Do what copy() of docs/producing.md does, and give some of the transactions up."""
     async with _copying(member) as producer:
@@ -457,6 +461,7 @@ WAYS: Final[Mapping[str, Way]] = MappingProxyType(
         "copy lists": _copy_lists,
         "copy with letters": _copy_with_letters,
         "copy batches": _copy_batches,
+        HANDLERS: _run_handlers,
     }
 )
 

@@ -346,14 +346,18 @@ def note_block(consumer: AIOKafkaConsumer, blocked_s: float, *, ago_s: float = 0
     probe.blocked_s, probe.blocked_at = blocked_s, asyncio.get_running_loop().time() - ago_s
 
 
-def read_from(record: ConsumerRecord) -> TopicPartition:
-    """The partition of which a handler's record was read: that of a delay topic, if it was delayed.
+def read_at(record: ConsumerRecord) -> tuple[TopicPartition, int]:
+    """The place from which a handler's record was read: in a delay topic, if it was delayed.
 
     It is asked in the handler.
     """
     (receipt,) = record_delivery(record)._delivery.receipts
-    tp: TopicPartition = receipt.cursor.tp
-    return tp
+    return receipt.cursor.tp, receipt.offset
+
+
+def read_from(record: ConsumerRecord) -> TopicPartition:
+    """The partition of which a handler's record was read, asked in the handler."""
+    return read_at(record)[0]
 
 
 def config(consumer: AIOKafkaConsumer) -> ConsumerConfig:
