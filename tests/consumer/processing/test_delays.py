@@ -269,9 +269,10 @@ async def test_a_partition_whose_records_are_not_due_is_healthy(kafka: KafkaHand
         await task
 
 
+@pytest.mark.parametrize("fair", [False, True], ids=["", "fair"])
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 async def test_a_rebalance_and_a_kill_lose_no_delayed_record(
-    kafka: KafkaHandle, protocol: str
+    kafka: KafkaHandle, protocol: str, fair: bool
 ) -> None:
     job = await Job.of(kafka, [3], partitions=2, after=1)
     job.failures = {b"%d" % n: 1 for n in range(40)}
@@ -279,9 +280,9 @@ async def test_a_rebalance_and_a_kill_lose_no_delayed_record(
         rows = [(None, b"%d" % n) for n in range(partition, 40, 2)]
         await kafka.produce(job.topic, partition, rows)
     settings: dict[str, object] = {"group_protocol": protocol}
-    async with timeout(PATIENCE_S), job.running(job.member(**settings)) as first:
+    async with timeout(PATIENCE_S), job.running(job.member(**settings), fair=fair) as first:
         await until(lambda: first.metrics()["processing_delayed_total"] == 40)
-        async with job.running(job.member(**settings)) as second:
+        async with job.running(job.member(**settings), fair=fair) as second:
             await until(lambda: len(second.assignment()) == 2)
             await until(lambda: len(job.tried) == 80)
             both = (first, second)
@@ -540,6 +541,36 @@ async def test_after_a_seek_delayed_records_are_held_again(kafka: KafkaHandle) -
         await until(lambda: consumer.metrics()["processing_finished_total"] == 2)
         await asyncio.sleep(1)
     assert sorted(each.record.value or b"" for each in job.tried) == [b"x", b"x", b"y", b"y"]
+
+
+@pytest.mark.real_if_long
+@pytest.mark.parametrize("fair", [False, True], ids=["", "fair"])
+async def test_seeks_skip_and_repeat_delayed_records(kafka: KafkaHandle, fair: bool) -> None:
+    job = await Job.of(kafka, [4], after=1)
+    values = [b"%d" % n for n in range(6)]
+    job.failures = dict.fromkeys(values, 1)
+    await kafka.produce(job.topic, 0, [(value, value) for value in values])
+    own, delayed = TopicPartition(job.topic, 0), TopicPartition(f"{job.topic}.retry.4", 0)
+
+    def tried() -> list[int]:
+        counts = Counter(each.record.value for each in job.tried)
+        return [counts[value] for value in values]
+
+    async with timeout(PATIENCE_S), job.running(fair=fair) as consumer:
+        await until(lambda: consumer.metrics()["processing_delayed_total"] == 6)
+        await until(lambda: consumer.metrics()["processing_waiting_for_retry"] == 1)
+        consumer.seek(delayed, 4)  # the first was read: it waits, and is handled
+        await until(lambda: len(job.tried) == 9)
+        assert sorted(tried()) == [1] * 3 + [2] * 3
+        consumer.seek(delayed, 0)
+        await until(lambda: len(job.tried) == 15)
+        assert sorted(tried()) == [2] * 3 + [3] * 3
+        consumer.seek(own, 3)  # they succeed, and are not delayed again
+        await until(lambda: len(job.tried) == 18)
+        await until(lambda: finished(consumer) == 12)
+        assert consumer.metrics()["processing_delayed_total"] == 6
+    committed = await job.committed(own.topic, delayed.topic)
+    assert committed == {own.topic: 6, delayed.topic: 6}
 
 
 @pytest.mark.real_if_long
