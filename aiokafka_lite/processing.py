@@ -21,6 +21,7 @@ from aiokafka_lite._arguments import INT, TEXT
 from aiokafka_lite._compat import override
 from aiokafka_lite._virtual import wall_ms
 from aiokafka_lite.consumer.processing.bounds import RunSummary
+from aiokafka_lite.consumer.processing.calls import text_of
 from aiokafka_lite.consumer.processing.delays import TOO_LARGE
 from aiokafka_lite.consumer.processing.handlers import Router
 from aiokafka_lite.consumer.processing.handling import (
@@ -182,8 +183,6 @@ class DeadLetters:
             given.
     """
 
-    #: Of the topic, known once it is open.
-    _partition_count: int
     _contents = "dead letters"
 
     def __init__(
@@ -228,8 +227,8 @@ class DeadLetters:
 
         Raises:
             UnknownTopicOrPartitionError: The topic does not exist.
-            IllegalStateError: It is open for another run. Or it has a transactional_id, and the
-                consumer does not commit offsets.
+            IllegalStateError: It is open for another run, or the consumer reads its topic. Or it
+                has a transactional_id, and the consumer does not commit offsets.
             InvalidTransactionTimeout: The timeout exceeds the brokers' limit.
             KafkaTimeoutError: No broker returned whether the topic exists.
             KafkaError: The cluster cannot be reached, or rejects a request.
@@ -238,15 +237,23 @@ class DeadLetters:
             raise IllegalStateError(
                 f"another run() uses {self!r}: create one DeadLetters object per run()"
             )
+        self._check(run)
         self._group_id = run.arguments.group_id or ""
         writer = await self._writer_for(run)
         try:
-            self._partition_count = await writer.count_partitions(self.topic)
+            await writer.count_partitions(self.topic)
         except UnknownTopicOrPartitionError as error:
             raise UnknownTopicOrPartitionError(
                 f"no topic {self.topic!r} for {self._contents} was found: create it first"
             ) from error
         self._writer = writer
+
+    def _check(self, run: RunContext) -> None:
+        if run.run.reads(self.topic):
+            raise IllegalStateError(
+                f"run() would process its own dead letters, because the consumer reads "
+                f"{self.topic!r}: choose another topic, or a pattern that does not match it"
+            )
 
     async def _writer_for(self, run: RunContext) -> LetterWriter:
         if run.outbox is not None:
@@ -309,13 +316,9 @@ class DeadLetters:
             raise IllegalStateError(
                 f"{self!r} is not open: pass the object to consumer.run(), which opens it"
             )
-        letter = Output(
-            self.topic,
-            dead.key,
-            dead.value,
-            dead.record.partition % self._partition_count,
-            headers=self._headers(dead),
-        )
+        count = await writer.count_partitions(self.topic)
+        partition = dead.record.partition % count
+        letter = Output(self.topic, dead.key, dead.value, partition, headers=self._headers(dead))
         try:
             await writer.write(dead, letter)
         except TOO_LARGE as error:
@@ -393,7 +396,7 @@ class DelayTopic(DeadLetters):
     _contents = "delayed records"
 
     @override
-    async def open(self, run: RunContext) -> None:
+    def _check(self, run: RunContext) -> None:
         self._transactional_id = None if run.outbox is not None else transactional_id_of(run)
         is_in_transactions = run.outbox is not None or self._transactional_id is not None
         if is_in_transactions and run.arguments.isolation_level != "read_committed":
@@ -402,7 +405,6 @@ class DelayTopic(DeadLetters):
                 'isolation_level="read_committed". Otherwise, it would read delayed records whose '
                 "transactions are aborted"
             )
-        await super().open(run)
 
     @override
     def _headers(self, dead: DeadRecord) -> Headers:
@@ -426,4 +428,4 @@ def name_of(error: BaseException) -> bytes:
 
 
 def message_of(error: BaseException) -> bytes:
-    return str(error)[:LONGEST_MESSAGE].encode(errors="replace")
+    return text_of(error, str)[:LONGEST_MESSAGE].encode(errors="replace")

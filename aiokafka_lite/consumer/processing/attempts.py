@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from aiokafka_lite.client.backoff import Backoff, delay_after
 from aiokafka_lite.consumer.core import Core
+from aiokafka_lite.consumer.processing.calls import text_of
 from aiokafka_lite.consumer.processing.handling import DROP, CircuitBreaker, Handling
 from aiokafka_lite.consumer.processing.job import DEAD, LISTED, Job
 from aiokafka_lite.events import CircuitClosed, CircuitOpened, RecordDead
@@ -482,4 +483,4 @@ def place_of(job: Job) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    return " ".join(repr(error).split())[:200]
+    return " ".join(text_of(error, repr).split())[:200]

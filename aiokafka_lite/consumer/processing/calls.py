@@ -91,7 +91,15 @@ def is_failure(error: BaseException, task: asyncio.Task[Any]) -> bool:
     return True
 
 
-# --- Groups of exceptions -----------------------------------------------------------------------
+# --- Errors of the application ------------------------------------------------------------------
+def text_of(error: BaseException, form: Callable[[object], str]) -> str:
+    """Return an error's `str` or `repr`, also if its class has a broken one."""
+    try:
+        return form(error)
+    except Exception as broken:  # noqa: BLE001 -- the application's
+        return f"{type(error).__name__}, whose text fails with {type(broken).__name__}"
+
+
 def leaves(error: BaseException) -> Iterator[BaseException]:
     if not _is_group(error):
         yield error

@@ -239,6 +239,15 @@ class Run(Processing):
             self._finish_or_commit(job)
         return due
 
+    def reads(self, topic: str) -> bool:
+        """Whether the consumer is to read a topic."""
+        pattern = self._state.pattern
+        return (
+            topic in self._state.topics
+            or (pattern is not None and pattern.match(topic) is not None)
+            or topic in self._handling.delays.names
+        )
+
     def write_into(self, outbox: Outbox) -> None:
         self._outbox, handler = outbox, self._handler
         self.watch(outbox)

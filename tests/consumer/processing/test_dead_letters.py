@@ -27,6 +27,7 @@ from aiokafka_lite.processing import DeadLetters, DeadRecord, Retry
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+from tests.consumer.processing.running import member
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.reading import consumer_of
 from tests.support.real_kafka import KafkaUnavailableError, RealKafka
@@ -407,3 +408,56 @@ async def test_the_letter_of_an_old_record_outlives_the_retention_of_its_topic()
 
 async def beginning(consumer: AIOKafkaConsumer, tp: TopicPartition) -> int:
     return (await consumer.beginning_offsets([tp]))[tp]
+
+
+async def test_a_run_that_would_read_its_own_dead_letters_is_refused(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic(unique("orders"))
+    delayed, dead_letters = await kafka.create_topic(f"{topic}.1"), f"{topic}.dead"
+    consumer = member(kafka, topic, unique("g"))
+    async with timeout(PATIENCE_S), consumer:
+        for each in (topic, DeadLetters(topic), {ValueError: topic}, delayed):
+            with pytest.raises(IllegalStateError, match="its own dead letters"):
+                await consumer.run(
+                    refuse_two, dead_letter=each, retry=Retry(topic=topic, delays=[1])
+                )
+        consumer.unsubscribe()
+        consumer.subscribe(pattern=topic)
+        with pytest.raises(IllegalStateError, match=r"a pattern that does not match"):
+            await consumer.run(refuse_two, dead_letter=dead_letters)
+
+
+async def test_letters_are_written_to_a_topic_that_has_fewer_partitions_now(
+    kafka: KafkaHandle,
+) -> None:
+    topic, dead_letters = await kafka.create_topic(partitions=2), unique("dead")
+    await kafka.create_topic(dead_letters, 2)
+    async with running(kafka, topic, unique("g"), DeadLetters(dead_letters)) as consumer:
+        await kafka.produce(topic, 1, [(None, BAD)])
+        await until(lambda: consumer.metrics()["processing_dead_total"] == 1)
+        await kafka.delete_topic(dead_letters)
+        await kafka.create_topic(dead_letters, 1)
+        await kafka.produce(topic, 1, [(None, BAD)])
+        await until(lambda: consumer.metrics()["processing_dead_total"] == 2)
+    (letter,) = await letters(kafka, dead_letters, 1)
+    assert (letter.value, letter.partition) == (BAD, 0)
+
+
+class WithoutTextError(Exception):
+    def __str__(self) -> str:
+        return str(self.args[1])
+
+    __repr__ = __str__
+
+
+async def test_an_error_without_a_text_is_a_dead_letter(kafka: KafkaHandle) -> None:
+    topic, dead_letters = await kafka.create_topic(), await kafka.create_topic()
+    await kafka.produce(topic, 0, [(None, b"v")])
+
+    async def fail(record: ConsumerRecord) -> None:
+        raise WithoutTextError
+
+    async with timeout(PATIENCE_S), member(kafka, topic, unique("g")) as consumer:
+        await consumer.run(fail, dead_letter=dead_letters, breaker=None, until="end")
+    (letter,) = await letters(kafka, dead_letters, 1)
+    text = b"WithoutTextError, whose text fails with IndexError"
+    assert dict(letter.headers)["__dlq.errors.message"] == text
