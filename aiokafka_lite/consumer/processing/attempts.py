@@ -23,6 +23,8 @@ record.
 
 Once only failed records are left, the pause has an end: a record that is the only one to fail
 counts as bad after `probes` more tries, several when no call has succeeded for `give_up_ms`.
+
+An attempt after which a record is delayed is not its last one.
 """
 
 from __future__ import annotations
@@ -298,7 +300,7 @@ class Attempts:
         letter = None if verdict == "stop" else self._handling.letter_for(error, job)
         if letter is None:
             return "stop"
-        if self._may_be_everybodys(job, error):
+        if not self._handling.delays.is_writer(letter) and self._may_be_everybodys(job, error):
             job.attempts -= 1
             self._suspects[job] = 1
             self._wait_for_probe(job)

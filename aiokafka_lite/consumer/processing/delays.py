@@ -75,11 +75,17 @@ class Delays:
         return min(delay_s, written_ms / 1000 + delay_s - wall_ms() / 1000)
 
     def due_count(self, records: Sequence[AnyRecord]) -> int:
-        """Return how many of the records of a delay topic are due, at least one."""
-        count = 1
-        while count < len(records) and self.wait_s(records[count]) <= 0:
-            count += 1
-        return count
+        """Return how many of the records of a delay topic are taken now, at least one.
+
+        Those that are due, and those whose timestamp is in the future: they wait alike from now on.
+        """
+        now_ms = wall_ms()
+        later = (
+            n
+            for n, record in enumerate(records)
+            if n and (record.timestamp or 0) <= now_ms and self.wait_s(record) > 0
+        )
+        return next(later, len(records))
 
 
 class HeldRecords:

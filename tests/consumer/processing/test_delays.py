@@ -683,3 +683,28 @@ async def test_delay_topics_are_subscribed_until_run_ends_whatever_else_is_subsc
         run.cancel()
         await asyncio.wait([run])
         assert consumer.subscription() == {other}
+
+
+@pytest.mark.real_if_long
+async def test_records_from_the_future_wait_together(kafka: KafkaHandle) -> None:
+    job = await Job.of(kafka, [2])
+    (topic,) = job.retry.delay_topics
+    future_ms = wall_ms() + 1_200_000
+    await kafka.produce(topic, 0, [(b"k", b"%d" % n) for n in range(50)], timestamp_ms=future_ms)
+    async with timeout(PATIENCE_S), job.running():
+        await until(lambda: len(job.tried) == 50)
+    assert job.tried[-1].at - job.tried[0].at < 1
+
+
+@pytest.mark.real_if_long
+async def test_few_failed_records_are_delayed_although_no_other_succeeds(
+    kafka: KafkaHandle,
+) -> None:
+    job = await Job.of(kafka, [5])
+    job.failures = {b"a": 3, b"b": 3}
+    await kafka.produce(job.topic, 0, [(b"a", b"a"), (b"b", b"b")])
+    async with timeout(PATIENCE_S), job.running(breaker="default") as consumer:
+        await until(lambda: consumer.metrics()["processing_delayed_total"] == 2)
+        assert not consumer.metrics()["processing_paused"]
+        # After the last delay, they would be dead letters: perhaps everything fails.
+        await until(lambda: consumer.metrics()["processing_paused"])
