@@ -104,24 +104,17 @@ class FetchContext:
         return NO_SESSION, [(target.key, data) for target, data in results]
 
 
+@dataclass(eq=False, kw_only=True)
 class FullContext(FetchContext):
     """A full request whose response creates a session, if there is room."""
 
-    def __init__(
-        self,
-        cache: FetchSessionCache,
-        wanted: Sequence[CachedPartition],
-        uses_topic_ids: bool,
-        now: float,
-    ) -> None:
-        super().__init__(wanted)
-        self._cache = cache
-        self._uses_topic_ids = uses_topic_ids
-        self._now = now
+    cache: FetchSessionCache
+    uses_topic_ids: bool
+    now: float
 
     def to_send(self, results: ReadPartitions) -> SessionReply:
         session_id, partitions = super().to_send(results)
-        session = self._cache.create(len(results), self._uses_topic_ids, self._now)
+        session = self.cache.create(len(results), self.uses_topic_ids, self.now)
         if session is not None:
             session_id = session.id
             for target, data in results:
@@ -130,17 +123,16 @@ class FullContext(FetchContext):
         return session_id, partitions
 
 
+@dataclass(eq=False, kw_only=True)
 class IncrementalContext(FetchContext):
-    def __init__(self, session: BrokerFetchSession) -> None:
-        super().__init__(list(session.targets.values()))
-        self._session = session
-        # Differs from the session's at the response if the client sent another request, which
-        # breaks the protocol.
-        self._epoch = session.epoch
+    session: BrokerFetchSession
+    # Differs from the session's at the response if the client sent another request, which breaks
+    # the protocol.
+    epoch: int
 
     def to_send(self, results: ReadPartitions) -> SessionReply:
-        session = self._session
-        if session.epoch != self._epoch:
+        session = self.session
+        if session.epoch != self.epoch:
             self.error = InvalidFetchSessionEpoch
             return session.id, []
         news = [(target, data) for target, data in results if target.is_news(data)]
@@ -186,7 +178,7 @@ class FetchSessionCache:
             self._sessions.pop(session_id, None)
             if epoch == FINAL_EPOCH:
                 return FetchContext(wanted)
-            return FullContext(self, wanted, uses_topic_ids, now)
+            return FullContext(wanted, cache=self, uses_topic_ids=uses_topic_ids, now=now)
         session = self._sessions.get(session_id)
         if session is None:
             return FetchContext(error=FetchSessionIdNotFound)
@@ -201,7 +193,8 @@ class FetchSessionCache:
         session.epoch = epoch + 1 if epoch < _LAST_EPOCH else 1
         session.last_used_at = now
         self._sessions[session_id] = self._sessions.pop(session_id)
-        return IncrementalContext(session)
+        targets = list(session.targets.values())
+        return IncrementalContext(targets, session=session, epoch=session.epoch)
 
     def keys_of(self, session_id: int) -> Sequence[FetchKey]:
         session = self._sessions.get(session_id)

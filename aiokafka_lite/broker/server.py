@@ -157,7 +157,7 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
             },
             clock=clock,
             rng=chance,
-            on_change=self._partition_changed,
+            on_change=lambda key: self.purgatory.touch(key),
         )
         self.security = ClusterSecurity(
             config, self.disk, clock, chance if is_seeded else random.SystemRandom()
@@ -418,9 +418,6 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
     def _node_down(self, node_id: int) -> None:
         self._leadership.node_down(self._partitions(), node_id)
         self.catalog.leaders_changed()
-
-    def _partition_changed(self, key: object) -> None:
-        self.purgatory.touch(key)
 
     # Security
 

@@ -417,8 +417,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             if self.availability(group_id) is NoError and self.groups.get(group_id) is group:
                 tps = list(self._expired(group, now_ms, retention_ms))
                 self._append(group_id, self.offsets.delete(group_id, tps))
-                has_pending = self.offsets.has_pending(group_id)
-                if group.is_empty and not (self.offsets.has_offsets(group_id) or has_pending):
+                if group.is_empty and not self.offsets.has_offsets(group_id):
                     self._append(group_id, group.tombstones())
             yield
 

@@ -172,8 +172,9 @@ class OffsetManager:
         ]
 
     def delete_group(self, group_id: str) -> list[CoordinatorRecord]:
-        pending = self._pending.of_group(group_id)
-        return self.delete(group_id, dict.fromkeys([*self.partitions(group_id), *pending]))
+        committed = self.fetch_all(group_id).items()
+        tps = [TopicPartition(topic, index) for topic, found in committed for index in found]
+        return self.delete(group_id, dict.fromkeys([*tps, *self._pending.of_group(group_id)]))
 
     def delete_topic(self, topic: str, topic_id: bytes) -> dict[str, list[CoordinatorRecord]]:
         """Return tombstones by group for a deleted topic, not for other topic ids of its name."""
@@ -207,19 +208,12 @@ class OffsetManager:
     def fetch_all(self, group_id: str) -> Mapping[str, Mapping[int, OffsetCommitValue]]:
         return self._cache.get(group_id, {})
 
-    def partitions(self, group_id: str) -> Iterator[TopicPartition]:
-        for topic, partitions in self._cache.get(group_id, {}).items():
-            for partition in partitions:
-                yield TopicPartition(topic, partition)
-
     def group_ids(self) -> Iterable[str]:
         return self._cache.keys()
 
     def has_offsets(self, group_id: str) -> bool:
-        return group_id in self._cache
-
-    def has_pending(self, group_id: str) -> bool:
-        return next(self._pending.of_group(group_id), None) is not None
+        """Include offsets of open transactions."""
+        return group_id in self._cache or any(True for _ in self._pending.of_group(group_id))
 
     # -- the log -------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -55,40 +56,40 @@ class OffsetAndEpoch(NamedTuple):
 UNDEFINED_END: Final = OffsetAndEpoch(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
 
 
+_EPOCH, _START = itemgetter(0), itemgetter(1)
+
+
 class LeaderEpochs:
     """Leader epochs of a log (KIP-101, KIP-320). Kafka: LeaderEpochFileCache."""
 
-    __slots__ = ("_epochs", "_starts")
+    __slots__ = ("_entries",)
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
-        self._epochs: list[int] = []
-        self._starts: list[int] = []
+        self._entries: list[tuple[int, int]] = []
         for epoch, start_offset in entries:
             self.begin(epoch, start_offset)
 
     @property
     def entries(self) -> list[tuple[int, int]]:
         """(epoch, start offset) pairs, oldest first."""
-        return list(zip(self._epochs, self._starts, strict=True))
+        return self._entries.copy()
 
     @property
     def latest(self) -> int:
         """The newest epoch, -1 before any."""
-        return self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
+        return self._entries[-1][0] if self._entries else UNDEFINED_EPOCH
 
     def begin(self, epoch: int, start_offset: int) -> None:
         """Start an epoch at an offset. No effect if the epoch is not newer."""
         if epoch <= self.latest:
             return
-        while self._starts and self._starts[-1] >= start_offset:  # wrote nothing
-            self._epochs.pop()
-            self._starts.pop()
-        self._epochs.append(epoch)
-        self._starts.append(start_offset)
+        while self._entries and self._entries[-1][1] >= start_offset:  # wrote nothing
+            self._entries.pop()
+        self._entries.append((epoch, start_offset))
 
     def epoch_of(self, offset: int) -> int:
-        row = bisect_right(self._starts, offset) - 1
-        return self._epochs[row] if row >= 0 else UNDEFINED_EPOCH
+        row = self._row_of(offset)
+        return self._entries[row][0] if row >= 0 else UNDEFINED_EPOCH
 
     def end_of(self, epoch: int, log_end_offset: int) -> OffsetAndEpoch:
         """Return the largest epoch up to `epoch`, and its end offset."""
@@ -96,22 +97,23 @@ class LeaderEpochs:
             return UNDEFINED_END
         if epoch == self.latest:
             return OffsetAndEpoch(epoch, log_end_offset)
-        above = bisect_right(self._epochs, epoch)
-        if above == len(self._epochs):
+        above = bisect_right(self._entries, epoch, key=_EPOCH)
+        if above == len(self._entries):
             return UNDEFINED_END
-        floor = self._epochs[above - 1] if above else epoch
-        return OffsetAndEpoch(floor, self._starts[above])
+        floor = self._entries[above - 1][0] if above else epoch
+        return OffsetAndEpoch(floor, self._entries[above][1])
 
     def trim_before(self, log_start_offset: int) -> None:
         """Remove epochs that ended before the log starts. The oldest one starts with the log."""
-        gone = bisect_right(self._starts, log_start_offset) - 1
-        if gone >= 0:
-            del self._epochs[:gone], self._starts[:gone]
-            self._starts[0] = max(self._starts[0], log_start_offset)
+        first = self._row_of(log_start_offset)
+        if first >= 0:
+            self._entries[: first + 1] = [(self._entries[first][0], log_start_offset)]
 
     def truncate(self, end_offset: int) -> None:
-        keep = bisect_left(self._starts, end_offset)
-        del self._epochs[keep:], self._starts[keep:]
+        del self._entries[bisect_left(self._entries, end_offset, key=_START) :]
+
+    def _row_of(self, offset: int) -> int:
+        return bisect_right(self._entries, offset, key=_START) - 1
 
 
 @dataclass(frozen=True)

@@ -547,25 +547,22 @@ class ClusterTransactions:
             partition = self.partition(*tp)
             if partition.leader_id == NO_LEADER:
                 return LeaderNotAvailableError
-            if tp.topic == GROUP_METADATA_TOPIC:
-                return self._write_to_groups(partition, marker)
-            self._write(partition, marker)
+            if tp.topic != GROUP_METADATA_TOPIC:
+                self._write(partition, marker)
+                return NoError
+            # The transaction committed offsets, which the group coordinator has, too.
+            groups = self.nodes[partition.leader_id].groups
+            error = groups.availability_of(partition.index)
+            if error is NoError:
+                self._write(partition, marker)
+                groups.offsets.end_transaction(
+                    partition.index, marker.producer_id, is_commit=marker.is_commit
+                )
+            return error
         except BrokerResponseError as error:
             return type(error)
         except OSError:
             return KafkaStorageError
-        return NoError
-
-    def _write_to_groups(self, partition: Partition, marker: Marker) -> ErrorType:
-        """End a transaction that committed offsets, also in the group coordinator."""
-        groups = self.nodes[partition.leader_id].groups
-        error = groups.availability_of(partition.index)
-        if error is NoError:
-            self._write(partition, marker)
-            groups.offsets.end_transaction(
-                partition.index, marker.producer_id, is_commit=marker.is_commit
-            )
-        return error
 
     def _write(self, partition: Partition, marker: Marker) -> None:
         batch = bytearray(
