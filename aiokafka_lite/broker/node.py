@@ -17,7 +17,6 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast
 
@@ -263,8 +262,7 @@ class BrokerNode:
     async def kill(self) -> None:
         """Stop listening and abort all connections, like a killed process. Idempotent."""
         await self.stop_listening()
-        self._all_closed = self._loop.create_future()
-        await self._abort_connections()
+        await self._end_connections(Processor.abort)
 
     async def stop_listening(self) -> None:
         """Accept no more connections. Existing ones stay open."""
@@ -278,24 +276,24 @@ class BrokerNode:
 
     async def close_connections(self) -> None:
         """Close connections after their last bytes, and abort them after `stop_timeout_s`."""
-        self._all_closed = all_closed = self._loop.create_future()
+        if not await self._end_connections(Processor.close):
+            await self._end_connections(Processor.abort)
+
+    async def _end_connections(self, end: Callable[[Processor], None]) -> bool:
+        """Return False if some connections are open after `stop_timeout_s`.
+
+        The transports of a simulated host that has crashed never report their end.
+        """
+        self._all_closed = self._loop.create_future()
         for processor in tuple(self._processors):
-            processor.close()
+            end(processor)
         if self._processors:
             try:
                 async with _compat.timeout(self.cluster.config.stop_timeout_s):
-                    await asyncio.shield(all_closed)
+                    await self._all_closed
             except asyncio.TimeoutError:
-                await self._abort_connections()
-
-    async def _abort_connections(self) -> None:
-        for processor in tuple(self._processors):
-            processor.abort()
-        if self._processors and self._all_closed is not None:
-            # The transports of a simulated host that has crashed never report their end.
-            with suppress(asyncio.TimeoutError):
-                async with _compat.timeout(self.cluster.config.stop_timeout_s):
-                    await asyncio.shield(self._all_closed)
+                return False
+        return True
 
     # Connections
 
