@@ -216,28 +216,35 @@ def answered(
     partition, and the response's element, which has their names. It completes it, or raises its
     error. An error of the class `but` is raised for the whole request.
     """
-    slices = LoopSlices()
-
-    def answer(asked: Struct, into: Struct, levels: Sequence[Level], *path: object) -> Steps[None]:
-        level, below = levels[0], levels[1:]
-        elements: list[Struct] = []
-        setattr(into, level.answered_in or "", elements)
-        for item in getattr(asked, level.asked_in or ""):
-            if slices.is_over:
-                yield from slices.pause()
-            element = level.struct()
-            elements.append(element)
-            copy_names(item, element)
-            if below:
-                yield from answer(item, element, below, *path, item)
-            else:
-                with refusing(element, but):
-                    fill(*path, item, element)
-
     response = cast("ResponseT", request.response())
     levels = levels_of(type(request), ctx.api_version)[1:]
-    yield from answer(request, response, levels, ctx, request)
+    yield from _answer(request, response, levels, fill, (ctx, request), LoopSlices(), but)
     return response
+
+
+def _answer(
+    asked: Struct,
+    answer: Struct,
+    levels: Sequence[Level],
+    fill: Callable[..., None],
+    path: tuple[object, ...],
+    slices: LoopSlices,
+    but: type[KafkaError] | tuple[()],
+) -> Steps[None]:
+    level, below = levels[0], levels[1:]
+    elements: list[Struct] = []
+    setattr(answer, level.answered_in or "", elements)
+    for item in getattr(asked, level.asked_in or ""):
+        if slices.is_over:
+            yield from slices.pause()
+        element = level.struct()
+        elements.append(element)
+        copy_names(item, element)
+        if below:
+            yield from _answer(item, element, below, fill, (*path, item), slices, but)
+        else:
+            with refusing(element, but):
+                fill(*path, item, element)
 
 
 def answered_with(
