@@ -18,7 +18,7 @@ from collections.abc import (
     Sequence,
 )
 from itertools import islice
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from aiohttp import web
 
@@ -214,34 +214,33 @@ async def group(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices) 
     found = next((each for each in _all_groups(broker) if each.group.group_id == query.name), None)
     if found is None:
         raise NotThereError("there is no such group")
-    offsets: list[Json] = []
-    total, first = 0, (query.page - 1) * ROWS
-    async for topic_name, partition, committed, lag in _lags(broker, found, slices):
-        if first <= total < first + ROWS:
-            offsets.append(
-                {
-                    "topic": topic_name,
-                    "partition": partition,
-                    "committed": committed.offset,
-                    "lag": lag,
-                    "metadata": clip(committed.metadata),
-                    "committed_at_ms": committed.commit_timestamp,
-                }
-            )
-        total += 1
+
+    async def row(each: _Lag, slices: MeasuredSlices) -> dict[str, Json]:
+        topic_name, partition, committed, lag = each
+        return {
+            "topic": topic_name,
+            "partition": partition,
+            "committed": committed.offset,
+            "lag": lag,
+            "metadata": clip(committed.metadata),
+            "committed_at_ms": committed.commit_timestamp,
+        }
+
+    lags = [each async for each in _lags(broker, found, slices)]
     return {
         **group_fields(found.node, found.group),
         "member_rows": member_rows(broker, found.group),
-        "total": total,
-        "page": query.page,
-        "rows": offsets,
+        **await _page(lags, query, slices, row, name=lambda each: each[0]),
     }
+
+
+# Topic, partition, committed offset, and the records after it, None if unknown.
+_Lag: TypeAlias = tuple[str, int, OffsetCommitValue, int | None]
 
 
 async def _lags(
     broker: Broker, each: _CoordinatedGroup, slices: MeasuredSlices
-) -> AsyncIterator[tuple[str, int, OffsetCommitValue, int | None]]:
-    """Yield topic, partition, committed offset, and the records after it, None if unknown."""
+) -> AsyncIterator[_Lag]:
     committed = each.node.groups.offsets.fetch_all(each.group.group_id)
     for name, offsets in tuple(committed.items()):
         topic = broker.topics.get(name)
