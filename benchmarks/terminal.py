@@ -17,7 +17,7 @@ import sys
 import time
 from typing import NamedTuple
 
-from aiokafka_lite.cli.asking import bounds
+from aiokafka_lite.cli.asking import find
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.errors import for_code
@@ -116,7 +116,7 @@ def main() -> None:
         fill(cluster, topic, options.records)
         cluster.look([topic])
         tps = [TopicPartition(topic, each) for each in range(PARTITIONS)]
-        begins, ends = bounds(cluster, tps)
+        begins, ends, *_ = find(cluster, tps)
         held = sum(ends.values()) - sum(begins.values())
     finally:
         cluster.close()

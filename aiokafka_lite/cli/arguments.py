@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import EnumMeta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
 
 DEFAULT_PORT = 9092
 
@@ -16,34 +17,37 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Kind: TypeAlias = "Callable[[str], object] | tuple[str, ...]"
 
 
-def new_parser(
-    subparsers: Subparsers,
-    name: str,
-    run: Callable[[argparse.Namespace], int],
-    text: str,
-    **kinds: Kind,
-) -> argparse.ArgumentParser:
-    """Add a command by the text of its `--help`: a description, arguments and examples.
+class Declaration(NamedTuple):
+    """A command, declared by the text of its `--help`: a description, arguments and examples.
 
     Arguments follow the heading `arguments:` or that of their group. `kinds` has, by the name in
     the namespace, how to parse a value, or the choices, unless `_KINDS` has it for the metavar.
     """
-    description, *sections = re.split(r"\n\n(?=[\w ]+:\n)", text.strip("\n"))
-    parser = subparsers.add_parser(
-        name, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.set_defaults(run=run)
-    for section in sections:
-        heading, _, entries = section.partition(":\n")
-        if heading == "examples":
-            parser.epilog = section
-        else:
-            is_plain = heading == "arguments"
-            group = parser if is_plain else parser.add_argument_group(heading)
-            add_arguments(group, entries, kinds)
-    if kinds:
-        raise TypeError(f"there are no arguments {', '.join(kinds)}")
-    return parser
+
+    run: Callable[[argparse.Namespace], int]
+    text: str
+    kinds: Mapping[str, Kind] = MappingProxyType({})
+    #: Whether it has the options of a connection.
+    connects: bool = True
+
+    def add_to(self, subparsers: Subparsers, name: str) -> argparse.ArgumentParser:
+        description, *sections = re.split(r"\n\n(?=[\w ]+:\n)", self.text.strip("\n"))
+        parser = subparsers.add_parser(
+            name, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        parser.set_defaults(run=self.run)
+        kinds = dict(self.kinds)
+        for section in sections:
+            heading, _, entries = section.partition(":\n")
+            if heading == "examples":
+                parser.epilog = section
+            else:
+                is_plain = heading == "arguments"
+                group = parser if is_plain else parser.add_argument_group(heading)
+                add_arguments(group, entries, kinds)
+        if kinds:
+            raise TypeError(f"there are no arguments {', '.join(kinds)}")
+        return parser
 
 
 def add_arguments(
@@ -54,7 +58,8 @@ def add_arguments(
     `-k, --keys` is a flag, `--key REGEX` has a value, `--header NAME=REGEX ...` is repeatable, and
     `--watch [SECONDS=2]` has 2 without a value. `TOPIC` is positional, and so are `TOPIC ...` for
     one or more `topics`, and `[TOPIC ...]` for any number. The last name is that in the namespace.
-    Indented lines continue the help. A line after `| ` excludes the one before.
+    Indented lines continue the help, and "(default: =2)" in it is the default. A line after `| `
+    excludes the one before.
     """
     for alternatives in re.split(r"\n(?![ |])", text.strip("\n")):
         entries = alternatives.split("\n| ")
@@ -68,12 +73,15 @@ def _add_argument(
     container: argparse._ActionsContainer, entry: str, kinds: dict[str, Kind]
 ) -> None:
     head, help_text = re.split(r"\n? {2,}", entry, maxsplit=1)
+    help_text = " ".join(help_text.split())
     is_optional = re.search(r"(^| )\[\w+( \.\.\.|=\w+)\]$", head) is not None
     words = (re.sub(r"[][]", "", head) if is_optional else head).replace(", ", " ").split()
     is_list = words[-1] == "..."
     flags = [word for word in words if word.startswith("-")]
     metavar = next((word for word in words if word[0] not in "-."), None)
-    settings: dict[str, Any] = {"help": " ".join(help_text.split())}
+    settings: dict[str, Any] = {"help": help_text.replace("(default: =", "(default: ")}
+    if found := re.search(r"\(default: =(.*?)\)", help_text):
+        settings["default"] = found[1]
     if is_optional and not is_list and metavar is not None:
         metavar, _, settings["const"] = metavar.partition("=")
         settings["nargs"] = "?"
@@ -94,6 +102,8 @@ def _add_argument(
         settings |= {"action": "append", "default": []}
     elif is_list:
         settings["nargs"] = "*" if is_optional else "+"
+        if is_optional:
+            container.set_defaults(later=name)
     container.add_argument(*(flags or [name]), **settings)
 
 

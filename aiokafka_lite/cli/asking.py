@@ -17,11 +17,12 @@ from typing import Final, NamedTuple
 from aiokafka_lite._settings import nearest
 from aiokafka_lite.cli.arguments import parse_duration_ms
 from aiokafka_lite.cli.problems import CommandError
+from aiokafka_lite.cli.reading import Span
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.offset_lookups import Lookups
 from aiokafka_lite.client.offsets import EARLIEST, LATEST
 from aiokafka_lite.client.view import TopicView
-from aiokafka_lite.errors import KafkaError, UnknownTopicOrPartitionError
+from aiokafka_lite.errors import KafkaError, UnknownTopicOrPartitionError, for_code
 from aiokafka_lite.structs import TopicPartition
 
 _WILDCARD: Final = re.compile(r"[*?[]")
@@ -57,6 +58,21 @@ def why(error: type[KafkaError]) -> str:
     return getattr(error, "description", error.__name__).rstrip(".")
 
 
+def reason_of(error_code: int, message: str | None = None) -> str:
+    return message or why(for_code(error_code))
+
+
+def by_leader(
+    cluster: BlockingCluster, tps: Iterable[TopicPartition]
+) -> dict[int, dict[str, list[int]]]:
+    """Return the partitions of each topic by the node that leads them. Others are left out."""
+    found: dict[int, dict[str, list[int]]] = {}
+    for tp in tps:
+        if (partition := cluster.view.leader(tp)) is not None:
+            found.setdefault(partition.leader, {}).setdefault(tp.topic, []).append(tp.partition)
+    return found
+
+
 def offsets_at(
     cluster: BlockingCluster,
     tps: Collection[TopicPartition],
@@ -74,13 +90,6 @@ def offsets_at(
         isolation_level=isolation_level,
     )
     return [dict(found) for found in lookups.offsets(*(dict.fromkeys(tps, at) for at in times))]
-
-
-def bounds(
-    cluster: BlockingCluster, tps: Collection[TopicPartition]
-) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    begins, ends = offsets_at(cluster, tps, EARLIEST, LATEST)
-    return begins, ends
 
 
 def partitions_of(
@@ -180,6 +189,10 @@ class Found(NamedTuple):
     ends: dict[TopicPartition, int]
     starts: dict[TopicPartition, int]
     stops: dict[TopicPartition, int]
+
+    @property
+    def spans(self) -> dict[TopicPartition, Span]:
+        return {tp: Span(start, self.stops[tp]) for tp, start in self.starts.items()}
 
 
 def find(

@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import importlib.util
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from aiokafka_lite.broker.security.listener import (
 )
 from aiokafka_lite.broker.security.mechanisms import SaslMechanism
 from aiokafka_lite.cli import loops
-from aiokafka_lite.cli.arguments import Subparsers, host_and_port, new_parser, positive_int
+from aiokafka_lite.cli.arguments import Declaration, host_and_port, positive_int
 from aiokafka_lite.cli.load import Loaded, load_file
 from aiokafka_lite.cli.output import counted
 from aiokafka_lite.cli.problems import CommandError, Interrupted, MissingExtraError
@@ -38,23 +38,6 @@ from aiokafka_lite.sasl import Secret
 DEFAULT_LISTEN: Final = "127.0.0.1:9092"
 TOKEN_LIFETIME_S: Final = 24 * 3_600
 OWNER_ONLY: Final = 0o600
-
-
-class BrokerSecurity(NamedTuple):
-    """`client_auth` is for temporary certificates. `out_dir` is for files that clients need."""
-
-    listeners: tuple[Listener, ...]
-    users: Mapping[str, Secret]
-    client_auth: ClientAuth
-    out_dir: Path | None
-
-    @property
-    def has_temporary_certificates(self) -> bool:
-        return any(each.protocol.has_tls and each.ssl_context is None for each in self.listeners)
-
-    @property
-    def has_tokens(self) -> bool:
-        return any(SaslMechanism.OAUTHBEARER in each.mechanisms for each in self.listeners)
 
 
 def user_option(text: str) -> tuple[str, Secret]:
@@ -78,8 +61,8 @@ def listen_option(text: str) -> tuple[str, str, str, int]:
     return name, protocol, *host_and_port(address)
 
 
-def security_of(options: argparse.Namespace) -> BrokerSecurity:
-    """Return the checked options, with files read."""
+def listeners_of(options: argparse.Namespace) -> tuple[Listener, ...]:
+    """Return the listeners of the checked options, with files read."""
     listeners = tuple(
         Listener(
             protocol or options.security_protocol,
@@ -93,38 +76,40 @@ def security_of(options: argparse.Namespace) -> BrokerSecurity:
     has_tls = any(each.protocol.has_tls for each in listeners)
     has_sasl = any(each.protocol.has_sasl for each in listeners)
     _check(options, has_tls=has_tls, has_sasl=has_sasl)
-    client_auth = options.tls_client_auth
-    if client_auth is None:
-        client_auth = ClientAuth.REQUIRED if options.tls_client_ca else ClientAuth.NONE
+    if options.tls_client_auth is None:
+        has_ca = options.tls_client_ca is not None
+        options.tls_client_auth = ClientAuth.REQUIRED if has_ca else ClientAuth.NONE
     if options.tls_cert is not None:
         context = server_ssl_context(
             options.tls_cert,
             options.tls_key,
-            client_auth=client_auth,
+            client_auth=options.tls_client_auth,
             client_ca_file=options.tls_client_ca,
         )
         listeners = tuple(
             replace(each, ssl_context=context) if each.protocol.has_tls else each
             for each in listeners
         )
-    found = BrokerSecurity(
-        listeners,
-        _users(options),
-        client_auth,
-        options.write_credentials,
-    )
-    if found.out_dir is None:
-        if found.has_temporary_certificates:
+    if options.write_credentials is None:
+        if has_temporary_certificates(listeners):
             raise CommandError(
                 "clients cannot verify a temporary certificate without its CA: give a directory "
                 "for the CA with --write-credentials, or a certificate of your own with --tls-cert"
             )
-    elif not (found.has_temporary_certificates or found.has_tokens):
+    elif not (has_temporary_certificates(listeners) or has_tokens(listeners)):
         raise CommandError(
             "--write-credentials has no files to write: it needs temporary certificates (--listen "
             "SSL://…) or tokens (--sasl-mechanism OAUTHBEARER)"
         )
-    return found
+    return listeners
+
+
+def has_temporary_certificates(listeners: Iterable[Listener]) -> bool:
+    return any(each.protocol.has_tls and each.ssl_context is None for each in listeners)
+
+
+def has_tokens(listeners: Iterable[Listener]) -> bool:
+    return any(SaslMechanism.OAUTHBEARER in each.mechanisms for each in listeners)
 
 
 def _check(options: argparse.Namespace, *, has_tls: bool, has_sasl: bool) -> None:
@@ -182,22 +167,21 @@ def read_users(path: Path) -> dict[str, Secret]:
     return users
 
 
-def write_credentials(broker: Broker, security: BrokerSecurity) -> list[str]:
+def write_credentials(broker: Broker, folder: Path) -> list[str]:
     """Write the files that clients need, and return texts about them."""
-    folder = security.out_dir
-    if folder is None:
-        return []
+    listeners = broker.config.all_listeners
     try:
         folder.mkdir(parents=True, exist_ok=True)
         said = []
-        if security.has_temporary_certificates:
+        if has_temporary_certificates(listeners):
             files = broker.certificates.write(folder)
             said.append(
                 f"certificates: {files.ca} (the CA that clients must trust), "
                 f"{files.client} (a client certificate with its key)"
             )
-        if security.has_tokens:
-            tokens = [_write_token(broker, folder, name) for name in security.users or ("client",)]
+        if has_tokens(listeners):
+            users = broker.config.users or ("client",)
+            tokens = [_write_token(broker, folder, name) for name in users]
             said.append(f"tokens, valid for one day: {', '.join(map(str, tokens))}")
     except OSError as error:
         raise CommandError(f"cannot write to {folder}: {error.strerror}") from None
@@ -211,13 +195,14 @@ def _write_token(broker: Broker, folder: Path, name: str) -> Path:
     return path
 
 
-def endpoints_text(broker: Broker, security: BrokerSecurity) -> str:
-    if [each.name for each in security.listeners] == [SecurityProtocol.PLAINTEXT]:
+def endpoints_text(broker: Broker) -> str:
+    listeners = broker.config.all_listeners
+    if [each.name for each in listeners] == [SecurityProtocol.PLAINTEXT]:
         return broker.bootstrap_servers
     return "; ".join(
         (f"{each.name} " if each.name == each.protocol else f"{each.name} ({each.protocol.value}) ")
         + broker.bootstrap_servers_of(each.name)
-        for each in security.listeners
+        for each in listeners
     )
 
 
@@ -292,7 +277,7 @@ arguments:
 --allow-remote
   allow --listen addresses that other machines can reach (without SASL, every client that reaches
   such an address can read, write and delete all data)
---nodes N  the number of nodes in the cluster, each with its own port (default: %(default)s)
+--nodes N  the number of nodes in the cluster, each with its own port (default: =1)
 --data DIR
   keep topics, records and committed offsets in this directory (default: keep them in memory)
 --topic NAME:PARTITIONS[:CONFIG=VALUE,…] ...  create a topic unless it exists (repeatable)
@@ -301,16 +286,16 @@ arguments:
   "key": "42", "value": {{"amount": 3}}, "headers": {{}}, "partition": 0,
   "timestamp": 1767225600000}}, with {{"base64": "…"}} for binary data
 --num-partitions N
-  the number of partitions of a new topic, unless the request sets it (default: %(default)s)
+  the number of partitions of a new topic, unless the request sets it (default: =1)
 --no-auto-create  do not create a missing topic when a client first uses it
 --status-port PORT  the port of the status page on 127.0.0.1 (default: a free port)
 | --no-status  serve no status page
---loop  the event loop to run on (default: %(default)s)
+--loop  the event loop to run on (default: =asyncio)
 --set NAME=NUMBER ...
   any other numeric setting of the broker, such as log_cleaner_backoff_ms (repeatable)
 
 listeners with TLS or SASL:
---security-protocol  the protocol of each --listen without PROTOCOL (default: %(default)s)
+--security-protocol  the protocol of each --listen without PROTOCOL (default: =PLAINTEXT)
 --users-file FILE
   a file with the SASL users, one name:password per line (empty lines and lines that begin with #
   are ignored)
@@ -336,30 +321,6 @@ listeners with TLS or SASL:
 """
 
 
-def add_broker(subparsers: Subparsers) -> None:
-    parser = new_parser(
-        subparsers,
-        "broker",
-        run,
-        _BROKER,
-        listen=listen_option,
-        topic=topic_option,
-        status_port=port_number,
-        loop=loops.LoopKind,
-        set=setting_option,
-        security_protocol=SecurityProtocol,
-        user=user_option,
-        sasl_mechanism=SaslMechanism,
-        tls_client_auth=ClientAuth,
-    )
-    parser.set_defaults(
-        nodes=1,
-        num_partitions=1,
-        loop=loops.LoopKind.ASYNCIO,
-        security_protocol=SecurityProtocol.PLAINTEXT,
-    )
-
-
 def run(options: argparse.Namespace) -> int:
     try:
         loops.run(_serve(options), options.loop)
@@ -369,21 +330,22 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _serve(options: argparse.Namespace) -> None:
-    security = security_of(options)
-    async with _broker(options, security) as broker:
+    async with _broker(options) as broker:
         for topic in options.topic:
             if not broker.has_topic(topic.name):
                 broker.create_topic(topic.name, topic.partitions, topic.configs)
         loaded = None
         if options.load is not None:
             loaded = await load_file(broker, options.load)
-        credentials = write_credentials(broker, security)
+        credentials: list[str] = []
+        if options.write_credentials is not None:
+            credentials = write_credentials(broker, options.write_credentials)
         # Clients may produce after the lines below, and must not lose records with the topic.
         await broker.disk.settled()
         async with serve_status(
             broker, is_wanted=not options.no_status, port=options.status_port
         ) as status:
-            where = endpoints_text(broker, security)
+            where = endpoints_text(broker)
             place = f"data in {options.data}" if options.data else "data in memory"
             _say(
                 f"TEST ONLY broker listening on {where}, {place}, not for production. Ctrl-C "
@@ -398,13 +360,14 @@ async def _serve(options: argparse.Namespace) -> None:
             await asyncio.Event().wait()
 
 
-def _broker(options: argparse.Namespace, security: BrokerSecurity) -> Broker:
+def _broker(options: argparse.Namespace) -> Broker:
+    listeners = listeners_of(options)
     try:
         return Broker(
             nodes=options.nodes,
-            listeners=security.listeners,
-            users=security.users,
-            ssl_client_auth=security.client_auth,
+            listeners=listeners,
+            users=_users(options),
+            ssl_client_auth=options.tls_client_auth,
             oauth_allow_unsecured_tokens=options.oauth_allow_unsecured_tokens,
             allow_cleartext_credentials=options.allow_cleartext_credentials,
             data_dir=options.data,
@@ -449,3 +412,23 @@ async def serve_status(
 
 def _say(line: str) -> None:
     print(line, flush=True)
+
+
+COMMANDS: Final = {
+    "broker": Declaration(
+        run,
+        _BROKER,
+        {
+            "listen": listen_option,
+            "topic": topic_option,
+            "status_port": port_number,
+            "loop": loops.LoopKind,
+            "set": setting_option,
+            "security_protocol": SecurityProtocol,
+            "user": user_option,
+            "sasl_mechanism": SaslMechanism,
+            "tls_client_auth": ClientAuth,
+        },
+        connects=False,
+    )
+}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from aiokafka_lite._compat import override
 from aiokafka_lite.cli import formats, loops
-from aiokafka_lite.cli.arguments import Subparsers, positive_int, unescaped
+from aiokafka_lite.cli.arguments import Declaration, Kind, positive_int, unescaped
 from aiokafka_lite.cli.asking import (
     FORMS,
     TopicPosition,
@@ -29,7 +29,7 @@ from aiokafka_lite.cli.asking import (
     partitions_of,
     place,
 )
-from aiokafka_lite.cli.connecting import Connecting, connecting, new_command
+from aiokafka_lite.cli.connecting import Connecting, connecting
 from aiokafka_lite.cli.formats import Formatter
 from aiokafka_lite.cli.problems import CommandError, Interrupted, MissingExtraError, UsageError
 from aiokafka_lite.cli.reading import (
@@ -72,7 +72,7 @@ which records:
 -i, --ignore-case  ignore case in --grep, --key and --header
 -v, --invert-match  only records that --grep, --key and --header would leave out
 --isolation-level
-  read_committed omits records of transactions that were not committed (default: %(default)s)
+  read_committed omits records of transactions that were not committed (default: =read_uncommitted)
 """
 _HOW: Final = r"""
 the output format:
@@ -123,47 +123,20 @@ examples:
 """
 
 
-def add_cat(subparsers: Subparsers) -> None:
-    _add(subparsers, "cat", run, _CAT)
-
-
-def add_tail(subparsers: Subparsers) -> None:
-    _add(subparsers, "tail", run_tail, _TAIL).set_defaults(follow=True)
-
-
-def _add(
-    subparsers: Subparsers, name: str, run: Callable[[argparse.Namespace], int], text: str
-) -> argparse.ArgumentParser:
-    levels = tuple(ISOLATION_LEVELS)
-    parser = new_command(
-        subparsers,
-        name,
-        run,
-        text,
-        start=place,
-        until=place,
-        last=_count,
-        format=FORMATS,
-        isolation_level=levels,
-    )
-    parser.set_defaults(isolation_level="read_uncommitted", null="")
-    return parser
-
-
 def _count(text: str) -> int:
     return 0 if text == "0" else positive_int(text)
 
 
 # --- Running -------------------------------------------------------------------------------
 def run_tail(options: argparse.Namespace) -> int:
+    options.follow = True
     if options.start is None and options.last is None:
         options.last = TAIL_LAST
     return run(options)
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.json:
-        options.format = "json"
+    options.format = "json" if options.json else options.format
     _check(options)
     # Wrong options are found before any connection or output.
     keep = filter_of(
@@ -239,17 +212,18 @@ def _fields(options: argparse.Namespace) -> set[str]:
 
 
 def _formatter(options: argparse.Namespace) -> Formatter:
+    null = (options.null or "").encode()
     match options.format:
         case "json":
             return formats.json_formatter(unpacks=options.unpack)
         case "hex":
-            return formats.text_formatter(_fields(options), null=options.null.encode(), is_hex=True)
+            return formats.text_formatter(_fields(options), null=null, is_hex=True)
         case "raw":
             return formats.raw_values
     return formats.text_formatter(
         _fields(options),
         delimiter=b"\n" if options.delimiter is None else unescaped(options.delimiter),
-        null=options.null.encode(),
+        null=null,
         is_for_terminal=options.output is None and sys.stdout.isatty(),
     )
 
@@ -471,3 +445,16 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         if is_file:
             aside.unlink(missing_ok=True)
+
+
+_KINDS: Final[dict[str, Kind]] = {
+    "start": place,
+    "until": place,
+    "last": _count,
+    "format": FORMATS,
+    "isolation_level": tuple(ISOLATION_LEVELS),
+}
+COMMANDS: Final = {
+    "cat": Declaration(run, _CAT, _KINDS),
+    "tail": Declaration(run_tail, _TAIL, _KINDS),
+}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiokafka_lite._settings import nearest
-from aiokafka_lite.cli.arguments import Kind, Subparsers, add_arguments, new_parser
+from aiokafka_lite.cli.arguments import add_arguments
 from aiokafka_lite.cli.problems import CommandError, UsageError
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import ClientConfig
@@ -84,21 +84,9 @@ _SETTINGS: Final = {
 }
 
 
-def new_command(
-    subparsers: Subparsers,
-    name: str,
-    run: Callable[[argparse.Namespace], int],
-    text: str,
-    **kinds: Kind,
-) -> argparse.ArgumentParser:
-    """Add a command as `new_parser` does, with the options of its connection."""
-    parser = new_parser(subparsers, name, run, text, **kinds)
-    add_options(parser, _ARGUMENTS if "\n--config " not in text else _WITHOUT_CONFIG)
-    return parser
-
-
-def add_options(parser: argparse.ArgumentParser, text: str = _ARGUMENTS) -> None:
-    add_arguments(parser.add_argument_group("connection", _HELP), text)
+def add_options(parser: argparse.ArgumentParser, *, has_config: bool = True) -> None:
+    group = parser.add_argument_group("connection", _HELP)
+    add_arguments(group, _ARGUMENTS if has_config else _WITHOUT_CONFIG)
 
 
 class Connecting(NamedTuple):

@@ -22,26 +22,27 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from aiokafka_lite.cli import loops
-from aiokafka_lite.cli.arguments import AS_JSON, YES, Subparsers
+from aiokafka_lite.cli.arguments import AS_JSON, YES, Declaration
 from aiokafka_lite.cli.asking import (
     FORMS,
     Found,
     TopicPosition,
     ask_for_topic,
+    by_leader,
     find,
     partitions_of,
     place,
-    why,
+    reason_of,
 )
-from aiokafka_lite.cli.connecting import Connecting, connecting, new_command
+from aiokafka_lite.cli.connecting import Connecting, connecting
 from aiokafka_lite.cli.formats import escaped, time_text
 from aiokafka_lite.cli.output import (
     Row,
     check_confirmable,
     columns,
+    confirm,
     count_text,
     counted,
-    is_confirmed,
     print_rows,
     progress,
 )
@@ -60,7 +61,7 @@ from aiokafka_lite.consumer.processing.headers import (
     WAITING,
     without_death,
 )
-from aiokafka_lite.errors import KafkaError, for_code
+from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.producing.batch import Output
 from aiokafka_lite.protocol.messages.topics import (
     DeleteRecordsPartition,
@@ -172,24 +173,6 @@ examples:
 """
 
 
-def add_dlq_actions(subparsers: Subparsers) -> None:
-    dlq = subparsers.add_parser("dlq", description="List, show, replay and purge dead letters.")
-    actions = dlq.add_subparsers(dest="action", metavar="ACTION", required=True)
-    new_command(actions, "list", run_list, _LIST, since=place)
-    new_command(actions, "show", run_show, _SHOW, offset=_partition_and_offset)
-    add_replay(actions)
-    new_command(actions, "purge", run_purge, _PURGE, until=place)
-
-
-# `dlq` has no list of its own.
-add_dlq: Final = add_dlq_actions
-
-
-def add_replay(subparsers: Subparsers) -> None:
-    """Add `dlq replay`, or its other name `replay`."""
-    new_command(subparsers, "replay", run_replay, _REPLAY, since=place)
-
-
 # --- Dead letters --------------------------------------------------------------------------
 def _death(record: Record) -> dict[str, str]:
     return {
@@ -251,10 +234,6 @@ def _find(
         topic = ask_for_topic(cluster, options.topic)
         tps = partitions_of(topic, options.partition, action="read")
         return find(cluster, tps, start, stop, isolation_level=ISOLATION_LEVEL)
-
-
-def _spans(found: Found) -> dict[TopicPartition, Span]:
-    return {tp: Span(found.starts[tp], stop) for tp, stop in found.stops.items()}
 
 
 # --- list ----------------------------------------------------------------------------------
@@ -341,7 +320,7 @@ def _offset_count(spans: Mapping[TopicPartition, Span]) -> int:
 
 def run_list(options: argparse.Namespace) -> int:
     kinds, where = _Kinds(_patterns(options)), connecting(options)
-    loops.run(_read(where, _spans(_find(options, where, start=options.since)), kinds.take))
+    loops.run(_read(where, _find(options, where, start=options.since).spans, kinds.take))
     print_rows(kinds.rows(), _COLUMNS, as_json=options.json)
     if kinds.others and not kinds.letters + kinds.unmatched:
         raise CommandError(
@@ -445,8 +424,17 @@ def run_replay(options: argparse.Namespace) -> int:
     if options.to is not None:
         with where.cluster() as cluster:
             counts[options.to] = len(ask_for_topic(cluster, options.to).partitions)
-    loops.run(_Replay(options, where, _spans(found), counts, wanted).run())
+    loops.run(_Replay(options, where, found.spans, counts, wanted).run())
     return 0
+
+
+# Why records are not written again. The report has the number of each.
+UNMATCHED: Final = "did not match"
+DELAYED: Final = "skipped, because they are delayed records"
+WITHOUT_TOPIC: Final = (
+    "skipped, because no header contains their original topic (--to TOPIC replays them too)"
+)
+WITHOUT_RECORD: Final = "skipped, because they do not contain the record's value"
 
 
 @dataclass(eq=False)
@@ -457,55 +445,33 @@ class _Replay:
     counts: dict[str, int]
     wanted: Sequence[tuple[str, str]]
     _written: Counter[str] = field(default_factory=Counter, init=False)
+    _skipped: Counter[str] = field(default_factory=Counter, init=False)
     _chosen_count: int = field(default=0, init=False)
-    _unmatched: int = field(default=0, init=False)
-    _delayed: int = field(default=0, init=False)
-    _without_topic: int = field(default=0, init=False)
-    _without_record: int = field(default=0, init=False)
     # The loop time from which the next letter may be written.
     _next_at: float = field(default=0.0, init=False)
-    # The error of the next letter, which cannot be written.
-    _problem: CommandError | None = field(default=None, init=False)
     # `run` creates them.
     _consumer: AIOKafkaConsumer = field(init=False)
     _producer: AIOKafkaProducer = field(init=False)
 
     async def run(self) -> None:
-        options = self.options
+        options, where = self.options, self.where
         try:
             async with AsyncExitStack() as stack:
                 self._consumer = await stack.enter_async_context(
-                    self.where.consumer(isolation_level=ISOLATION_LEVEL, group_id=options.group)
+                    where.consumer(isolation_level=ISOLATION_LEVEL, group_id=options.group)
                 )
-                write = self._print
                 if not options.dry_run:
                     self._producer = await stack.enter_async_context(
-                        self.where.producer(options.transactional_id)
+                        where.producer(options.transactional_id)
                     )
-                    is_plain = options.transactional_id is None
-                    write = self._write if is_plain else self._write_in_transactions
                 if options.group is not None:
                     await self._begin_where_committed()
-                patience_s = self.where.patience_s
-                reading = records_of(self._consumer, self.spans, patience_s=patience_s)
+                reading = records_of(self._consumer, self.spans, patience_s=where.patience_s)
                 found = await stack.enter_async_context(aclosing(reading))
-                is_shown = not options.dry_run
-                total = _offset_count(self.spans)
+                is_shown, total = not options.dry_run, _offset_count(self.spans)
                 advance = stack.enter_context(progress("replaying dead letters", total, is_shown))
                 async for records in found:
-                    if not records:
-                        continue
-                    chosen, read_to = await self._choose(records)
-                    tp = TopicPartition(records[0].topic, records[0].partition)
-                    done_to = records[0].offset
-                    for piece, piece_end in self._pieces(chosen, read_to):
-                        await self._wait_turn(len(piece))
-                        await write(tp, piece, piece_end)
-                        advance(piece_end - done_to)
-                        done_to = piece_end
-                    if self._problem is not None:
-                        raise self._problem
-                    if read_to <= records[-1].offset:
+                    if records and not await self._replay(records, advance):
                         break
         finally:
             self._report()
@@ -518,67 +484,77 @@ class _Replay:
         """
         for tp, span in tuple(self.spans.items()):
             committed = await self._consumer.committed(tp)
-            if committed is not None:
-                self.spans[tp] = Span(max(span.start, committed), span.end)
+            self.spans[tp] = Span(max(span.start, committed or 0), span.end)
         starts = {tp: span.start for tp, span in self.spans.items() if span.start < span.end}
         if starts:
             self._consumer.assign(list(starts))
             await self._consumer.commit(starts)
 
-    async def _choose(self, records: Sequence[Record]) -> tuple[list[_Letter], int]:
-        """Return the letters to write again, and the offset up to which it looked."""
-        left = self.options.count
-        chosen: list[_Letter] = []
+    async def _replay(self, records: Sequence[Record], advance: Callable[[int], None]) -> bool:
+        """Write letters of a partition again. Return False at the limit of `--count`."""
+        rate = self.options.rate
+        most = len(records) if rate is None else max(1, rate // PIECES_PER_S)
+        tp, read_to = TopicPartition(records[0].topic, records[0].partition), records[0].offset
+        piece: list[_Letter] = []
+        problem: CommandError | None = None
         for record in records:
-            if left is not None and self._chosen_count >= left:
-                return chosen, record.offset
-            death = _death(record)
-            if _is_delayed(death):
-                self._delayed += 1
-            elif TOPIC not in death and self.options.to is None:
-                self._without_topic += 1
-            elif not _matches(record, death, self.wanted):
-                self._unmatched += 1
-            elif _lacks_record(record, death):
-                self._without_record += 1
-            else:
-                try:
-                    output = await self._output(record, death)
-                except (CommandError, KafkaError) as error:
-                    self._problem = CommandError(
-                        f"dead letter {record.partition}:{record.offset} was not written: "
-                        f"{plain_text(error)}"
-                    )
-                    return chosen, record.offset
-                chosen.append(_Letter(record, output))
-                self._chosen_count += 1
-        return chosen, records[-1].offset + 1
+            if self._chosen_count == self.options.count:
+                break
+            try:
+                reason = await self._choose(record, piece)
+            except (CommandError, KafkaError) as error:
+                problem = CommandError(
+                    f"dead letter {record.partition}:{record.offset} was not written: "
+                    f"{plain_text(error)}"
+                )
+                break
+            read_to = record.offset + 1
+            advance(1)
+            if reason is not None:
+                self._skipped[reason] += 1
+                continue
+            self._chosen_count += 1
+            if len(piece) == most:
+                await self._write(tp, piece, read_to)
+                piece = []
+        await self._write(tp, piece, read_to)
+        if problem is not None:
+            raise problem
+        return read_to > records[-1].offset
 
-    def _pieces(
-        self, chosen: Sequence[_Letter], read_to: int
-    ) -> Iterator[tuple[Sequence[_Letter], int]]:
-        """Yield the letters that are written at once, and the offsets up to which they count."""
-        rate = None if self.options.dry_run else self.options.rate
-        most = len(chosen) if rate is None else max(1, rate // PIECES_PER_S)
-        for first in range(0, len(chosen), most or 1):
-            piece, rest = chosen[first : first + most], chosen[first + most :]
-            yield piece, rest[0].dead.offset if rest else read_to
-        if not chosen:
-            yield chosen, read_to
-
-    async def _wait_turn(self, count: int) -> None:
-        if self.options.rate is None or self.options.dry_run:
-            return
-        now_s = asyncio.get_running_loop().time
-        await asyncio.sleep(self._next_at - now_s())
-        self._next_at = max(self._next_at, now_s()) + count / self.options.rate
-
-    async def _print(self, tp: TopicPartition, letters: Sequence[_Letter], read_to: int) -> None:
-        for letter in letters:
-            self._written[letter.output.topic] += 1
-            print(_summary(letter))
+    async def _choose(self, record: Record, piece: list[_Letter]) -> str | None:
+        """Add a letter to those that are written next, or return why not."""
+        death = _death(record)
+        if _is_delayed(death):
+            return DELAYED
+        if TOPIC not in death and self.options.to is None:
+            return WITHOUT_TOPIC
+        if not _matches(record, death, self.wanted):
+            return UNMATCHED
+        if _lacks_record(record, death):
+            return WITHOUT_RECORD
+        piece.append(_Letter(record, await self._output(record, death)))
+        return None
 
     async def _write(self, tp: TopicPartition, letters: Sequence[_Letter], read_to: int) -> None:
+        """Write letters when their turn comes, and commit the offset up to which they count."""
+        options, now_s = self.options, asyncio.get_running_loop().time
+        if options.dry_run:
+            for letter in letters:
+                self._written[letter.output.topic] += 1
+                print(_summary(letter))
+            return
+        if options.rate is not None:
+            await asyncio.sleep(self._next_at - now_s())
+            self._next_at = max(self._next_at, now_s()) + len(letters) / options.rate
+        if options.transactional_id is not None:
+            await self._write_in_transactions(tp, letters, read_to)
+        else:
+            await self._write_plainly(tp, letters, read_to)
+
+    async def _write_plainly(
+        self, tp: TopicPartition, letters: Sequence[_Letter], read_to: int
+    ) -> None:
         """Commit up to the first letter that is not acknowledged, however it ends."""
         futures: list[asyncio.Future[RecordMetadata]] = []
         failure: BaseException | None = None
@@ -591,57 +567,45 @@ class _Replay:
             failure = error
         if futures:
             await asyncio.wait(futures)  # sent letters may still be written
-        acknowledged = [each.exception() is None for each in futures]
-        for letter, is_written in zip(letters, acknowledged, strict=False):
-            self._written[letter.output.topic] += is_written
-        is_all = all(acknowledged) and len(acknowledged) == len(letters)
-        if not is_all:
-            read_to = letters[[*acknowledged, False].index(False)].dead.offset
+        failures = [each.exception() for each in futures]
+        if len(futures) < len(letters):
+            failures.append(failure)
+        rejected: tuple[_Letter, BaseException] | None = None
+        for letter, reason in zip(letters, failures, strict=False):
+            if reason is None:
+                self._written[letter.output.topic] += 1
+            else:
+                rejected = rejected or (letter, reason)
         if self.options.group is not None:
-            await self._consumer.commit({tp: read_to})
+            done_to = read_to if rejected is None else rejected[0].dead.offset
+            await self._consumer.commit({tp: done_to})
         if isinstance(failure, asyncio.CancelledError):
             raise failure
-        if not is_all:
-            why = failure or next(e for each in futures if (e := each.exception()) is not None)
-            raise CommandError(f"some dead letters were not written: {plain_text(why)}") from why
+        if rejected is not None:
+            raise _not_written(rejected[1])
 
     async def _write_in_transactions(
         self, tp: TopicPartition, letters: Sequence[_Letter], read_to: int
     ) -> None:
-        """One transaction, or one for each letter."""
-        if await self._try_to_write({tp: read_to}, letters) is None:
-            return
-        # The letters before the rejected one can be written.
-        for letter in letters:
-            offsets = {tp: letter.dead.offset + 1}
-            error = await self._try_to_write(offsets, [letter])
-            if error is not None:
-                raise CommandError(
-                    f"some dead letters were not written: {plain_text(error)}"
-                ) from error
-        await self._try_to_write({tp: read_to}, [])
-
-    async def _try_to_write(
-        self, offsets: Mapping[TopicPartition, int], letters: Sequence[_Letter]
-    ) -> KafkaError | None:
+        """Write all in one transaction. If it fails, those before the rejected one in others."""
         futures: list[asyncio.Future[RecordMetadata]] = []
         try:
             async with self._producer.transaction() as transaction:
                 for letter in letters:
                     futures.append(await transaction.send(**letter.output._asdict()))  # noqa: PERF401
-                transaction.commit_offsets(offsets, self._consumer.group_metadata())
+                transaction.commit_offsets({tp: read_to}, self._consumer.group_metadata())
         except KafkaError as error:
-            if self._producer.fatal_error is not None:
-                raise CommandError(
-                    f"some dead letters were not written: {plain_text(error)}"
-                ) from error
-            return error
+            if self._producer.fatal_error is not None or len(letters) < 2:
+                raise _not_written(error) from error
+            half = len(letters) // 2
+            await self._write_in_transactions(tp, letters[:half], letters[half].dead.offset)
+            await self._write_in_transactions(tp, letters[half:], read_to)
+        else:
+            self._written.update(letter.output.topic for letter in letters)
         finally:
             for future in futures:
                 if future.done() and not future.cancelled():
                     future.exception()  # marks it as retrieved
-        self._written.update(letter.output.topic for letter in letters)
-        return None
 
     async def _output(self, record: Record, death: Mapping[str, str]) -> Output:
         topic, partition = self.options.to, None
@@ -663,21 +627,13 @@ class _Replay:
         written = sum(self._written.values())
         places = ", ".join(f"{count} to {topic}" for topic, count in sorted(self._written.items()))
         verb = "would be replayed" if self.options.dry_run else "replayed"
-        parts = [f"{counted(written, 'dead letter')} {verb}" + (f": {places}" if places else "")]
-        if self._unmatched:
-            parts.append(f"{self._unmatched} did not match")
-        if self._delayed:
-            parts.append(f"{self._delayed} skipped, because they are delayed records")
-        if self._without_topic:
-            parts.append(
-                f"{self._without_topic} skipped, because no header contains their original topic "
-                "(--to TOPIC replays them too)"
-            )
-        if self._without_record:
-            parts.append(
-                f"{self._without_record} skipped, because they do not contain the record's value"
-            )
+        parts = [f"{counted(written, 'dead letter')} {verb}" + (f": {places}" if written else "")]
+        parts += [f"{count} {reason}" for reason, count in self._skipped.items()]
         print("; ".join(parts), file=sys.stderr)
+
+
+def _not_written(error: BaseException) -> CommandError:
+    return CommandError(f"some dead letters were not written: {plain_text(error)}")
 
 
 def _summary(letter: _Letter) -> str:
@@ -696,47 +652,64 @@ def run_purge(options: argparse.Namespace) -> int:
     check_confirmable(options)
     where = connecting(options)
     found = _find(options, where, stop=options.until)
-    spans = {tp: span for tp, span in _spans(found).items() if span.end > span.start}
+    spans = {tp: span for tp, span in found.spans.items() if span.end > span.start}
     held = f"at most {counted(_offset_count(spans), 'record')}"
     if not options.force:
         kinds = _Kinds()
         loops.run(_read(where, spans, kinds.take))
         if kinds.others:
             are = "is not a dead letter" if kinds.others == 1 else "are not dead letters"
-            but = f" ({kinds.delayed:,} may wait for a retry)" if kinds.delayed else ""
+            but = f" ({kinds.delayed:,} wait for a retry)" if kinds.delayed else ""
             raise CommandError(
                 f"{counted(kinds.others, 'record')} of {options.topic} {are}{but}, the first at "
-                f"{kinds.first_other}: nothing was deleted (--force deletes all)"
+                f"{kinds.first_other}, so no records were deleted: add --force to delete such "
+                "records, too"
             )
         held = counted(kinds.letters, "dead letter")
     if not spans:
         print(f"{options.topic} has no dead letters to delete", file=sys.stderr)
         return 0
     print(f"{options.topic}: {held} in {counted(len(spans), 'partition')}", file=sys.stderr)
-    if not options.yes and not is_confirmed(f"Delete {held}?"):
-        raise CommandError("no dead letters were deleted")
-    _delete(where, options.topic, spans)
+    confirm(options, held)
+    _delete(where, spans)
     print(f"deleted {held}")
     return 0
 
 
-def _delete(where: Connecting, topic: str, spans: Mapping[TopicPartition, Span]) -> None:
+def _delete(where: Connecting, spans: Mapping[TopicPartition, Span]) -> None:
     problems: list[str] = []
     with where.cluster() as cluster:
-        by_leader: dict[int, list[DeleteRecordsPartition]] = {}
-        for number, partition in ask_for_topic(cluster, topic).partitions.items():
-            if (span := spans.get(TopicPartition(topic, number))) is not None:
-                wanted = DeleteRecordsPartition(partition_index=number, offset=span.end)
-                by_leader.setdefault(partition.leader, []).append(wanted)
+        cluster.look({tp.topic for tp in spans})
         timeout_ms = int(where.config.request_timeout_s * 1000)
-        for node, partitions in by_leader.items():
-            of_topic = DeleteRecordsTopic(name=topic, partitions=partitions)
-            request = DeleteRecordsRequest(topics=[of_topic], timeout_ms=timeout_ms)
-            for result in cluster.request(node, request).topics:
-                problems += [
-                    f"partition {each.partition_index} of {topic} was not purged: "
-                    f"{why(for_code(each.error_code))}"
-                    for each in result.partitions
-                    if each.error_code
-                ]
+        for node, by_topic in by_leader(cluster, spans).items():
+            topics = [
+                DeleteRecordsTopic(
+                    name=topic,
+                    partitions=[
+                        DeleteRecordsPartition(
+                            partition_index=number, offset=spans[TopicPartition(topic, number)].end
+                        )
+                        for number in numbers
+                    ],
+                )
+                for topic, numbers in by_topic.items()
+            ]
+            request = DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
+            problems += [
+                f"partition {each.partition_index} of {topic.name} was not purged: "
+                f"{reason_of(each.error_code)}"
+                for topic in cluster.request(node, request).topics
+                for each in topic.partitions
+                if each.error_code
+            ]
     raise_if_any(problems)
+
+
+_REPLAY_COMMAND: Final = Declaration(run_replay, _REPLAY, {"since": place})
+COMMANDS: Final = {
+    "dlq list": Declaration(run_list, _LIST, {"since": place}),
+    "dlq show": Declaration(run_show, _SHOW, {"offset": _partition_and_offset}),
+    "dlq replay": _REPLAY_COMMAND,
+    "dlq purge": Declaration(run_purge, _PURGE, {"until": place}),
+    "replay": _REPLAY_COMMAND,
+}

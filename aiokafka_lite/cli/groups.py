@@ -6,18 +6,17 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar, cast
 
 from aiokafka_lite._settings import nearest
 from aiokafka_lite.cli.arguments import (
     AS_JSON,
     NAMES_ONLY,
-    Subparsers,
+    Declaration,
     partition_numbers,
 )
 from aiokafka_lite.cli.asking import (
     FORMS,
-    Found,
     TopicPosition,
     ask_for_topic,
     find,
@@ -25,20 +24,19 @@ from aiokafka_lite.cli.asking import (
     offsets_at,
     partitions_of,
     place,
+    reason_of,
     unknown_names,
     why,
 )
-from aiokafka_lite.cli.connecting import connecting, new_command
+from aiokafka_lite.cli.connecting import connecting
 from aiokafka_lite.cli.output import (
     Row,
     columns,
     count_text,
     counted,
-    is_rich_wanted,
     print_listing,
     print_rows,
-    rich_table,
-    text_lines,
+    screen,
 )
 from aiokafka_lite.cli.problems import CommandError, UsageError, plain_text
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
@@ -61,9 +59,6 @@ from aiokafka_lite.protocol.messages.offsets import (
     OffsetFetchRequestGroup,
 )
 from aiokafka_lite.structs import TopicPartition
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 T = TypeVar("T")
 
@@ -103,8 +98,8 @@ def list_groups(cluster: BlockingCluster) -> list[GroupListing]:
     def of(node: int) -> list[GroupListing]:
         response = cluster.request(node, ListGroupsRequest())
         if response.error_code:
-            error = for_code(response.error_code)
-            raise error(f"broker {node} rejected the ListGroups request: {why(error)}")
+            reason = reason_of(response.error_code)
+            raise for_code(response.error_code)(f"broker {node} did not list groups: {reason}")
         return [
             GroupListing(each.group_id, each.group_state, each.group_type, each.protocol_type, node)
             for each in response.groups
@@ -165,27 +160,24 @@ def read_group(
 
 def _raise_for(group_id: str, error_code: int, message: str | None) -> None:
     if error_code:
-        error = for_code(error_code)
-        raise error(f"group {group_id} cannot be described: {message or why(error)}")
+        reason = reason_of(error_code, message)
+        raise for_code(error_code)(f"group {group_id} cannot be described: {reason}")
 
 
 def _member(
     member: consumer_group_describe.Member | groups.DescribedGroupMember,
-    partitions: frozenset[TopicPartition],
+    assigned: Iterable[tuple[str, Iterable[int]]],
 ) -> MemberDescription:
     host = member.client_host.lstrip("/")
-    return MemberDescription(member.member_id, member.client_id, host, partitions)
+    tps = (TopicPartition(topic, number) for topic, numbers in assigned for number in numbers)
+    return MemberDescription(member.member_id, member.client_id, host, frozenset(tps))
 
 
 def _of_consumer(group: consumer_group_describe.DescribedGroup) -> GroupDescription:
     members = tuple(
         _member(
             each,
-            frozenset(
-                TopicPartition(topic.topic_name, number)
-                for topic in each.assignment.topic_partitions
-                for number in topic.partitions
-            ),
+            [(topic.topic_name, topic.partitions) for topic in each.assignment.topic_partitions],
         )
         for each in group.members
     )
@@ -198,17 +190,14 @@ def _of_classic(group: groups.DescribedGroup) -> GroupDescription:
     return GroupDescription(group.group_id, state, group.protocol_data, members)
 
 
-def _assigned(blob: bytes) -> frozenset[TopicPartition]:
+def _assigned(blob: bytes) -> list[tuple[str, list[int]]]:
     """Empty if the assignment is not a consumer's."""
     try:
         assignment = decode_versioned(ConsumerProtocolAssignment, blob) if blob else None
     except (KafkaProtocolError, UnsupportedVersionError):
-        return frozenset()
-    return frozenset(
-        TopicPartition(each.topic, number)
-        for each in (assignment.assigned_partitions if assignment is not None else ())
-        for number in each.partitions
-    )
+        return []
+    topics = () if assignment is None else assignment.assigned_partitions
+    return [(each.topic, each.partitions) for each in topics]
 
 
 def _committed(cluster: BlockingCluster, node: int, group_id: str) -> dict[TopicPartition, int]:
@@ -253,54 +242,44 @@ examples:
 """
 
 
-def add_groups(subparsers: Subparsers) -> None:
-    new_command(subparsers, "groups", run_groups, _GROUPS, state=_STATES)
-
-
 def run_groups(options: argparse.Namespace) -> int:
     with connecting(options).cluster() as cluster:
-        known, described = cluster.retrying(lambda: _known_and_described(cluster, options.patterns))
-    listed = [each for each in known.values() if is_selected(each.group_id, options.patterns)]
-    rows = [
-        _row(each, described.get(each.group_id))
-        for each in listed
-        if options.state is None or _state(each, described.get(each.group_id)) == options.state
-    ]
+        known, rows = cluster.retrying(lambda: _known_and_selected(cluster, options.patterns))
+    if options.state is not None:
+        rows = [row for row in rows if row["state"] == options.state]
     problems = unknown_names("consumer group", options.patterns, known)
     print_listing("groups", rows, _GROUP_COLUMNS, options, problems)
     return 0
 
 
-def _known_and_described(
-    cluster: BlockingCluster, patterns: list[str]
-) -> tuple[dict[str, GroupListing], dict[str, GroupDescription]]:
-    """Return all groups of consumers, and descriptions of those that are selected."""
-    listed = [each for each in list_groups(cluster) if each.protocol_type in _OF_CONSUMERS]
+def _known_and_selected(
+    cluster: BlockingCluster, patterns: Sequence[str]
+) -> tuple[list[str], list[Row]]:
+    """Return the names of all groups of consumers, and rows of those that are selected."""
+    known = [each for each in list_groups(cluster) if each.protocol_type in _OF_CONSUMERS]
+    selected = [each for each in known if is_selected(each.group_id, patterns)]
     by_node: dict[int, list[str]] = {}
-    for each in listed:
-        if is_selected(each.group_id, patterns):
-            by_node.setdefault(each.coordinator, []).append(each.group_id)
+    for each in selected:
+        by_node.setdefault(each.coordinator, []).append(each.group_id)
     described = {
         each.group_id: each
         for node, group_ids in by_node.items()
         for each in describe(cluster, node, group_ids)
     }
-    return {each.group_id: each for each in listed}, described
-
-
-def _state(listed: GroupListing, described: GroupDescription | None) -> str:
-    return listed.state or (described.state if described is not None else "")
-
-
-def _row(listed: GroupListing, described: GroupDescription | None) -> Row:
-    return {
-        "group": listed.group_id,
-        "state": _state(listed, described) or None,
-        "type": listed.type.lower() or None,
-        "members": None if described is None else len(described.members),
-        "assignor": None if described is None else described.assignor or None,
-        "coordinator": listed.coordinator,
-    }
+    rows: list[Row] = []
+    for each in selected:
+        found = described.get(each.group_id)
+        rows.append(
+            {
+                "group": each.group_id,
+                "state": each.state or (found and found.state) or None,
+                "type": each.type.lower() or None,
+                "members": None if found is None else len(found.members),
+                "assignor": (found and found.assignor) or None,
+                "coordinator": each.coordinator,
+            }
+        )
+    return [each.group_id for each in known], rows
 
 
 # --- lag -------------------------------------------------------------------------------------
@@ -348,10 +327,6 @@ examples:
   aiokafka-lite lag billing --watch            every two seconds, until Ctrl-C
   aiokafka-lite lag billing --json | jq -s 'map(.lag) | add'
 """
-
-
-def add_lag(subparsers: Subparsers) -> None:
-    new_command(subparsers, "lag", run_lag, _LAG)
 
 
 def run_lag(options: argparse.Namespace) -> int:
@@ -404,49 +379,24 @@ def lag_of(cluster: BlockingCluster, group_id: str, topics: Collection[str] = ()
 
 
 def _watch(cluster: BlockingCluster, options: argparse.Namespace, lag: Lag) -> None:
-    if is_rich_wanted():
-        _watch_with_rich(cluster, options, lag)
-    while True:
-        print(f"{time.strftime('%H:%M:%S')} {lag.summary}")
-        print("\n".join(text_lines(lag.rows, _LAG_COLUMNS)), end="\n\n", flush=True)
-        lag = _next_lag(cluster, options, lambda problem: print(problem, end="\n\n", flush=True))
-
-
-def _next_lag(
-    cluster: BlockingCluster, options: argparse.Namespace, say: Callable[[str], object]
-) -> Lag:
-    """Wait for the interval, and return the lag. Retriable errors are shown and retried."""
-    while True:
-        time.sleep(options.watch)
-        cluster.limit(cluster.config.request_timeout_s)
-        try:
-            return lag_of(cluster, options.group, options.topic)
-        except KafkaError as error:
-            if not error.retriable:
-                raise
-            say(f"{time.strftime('%H:%M:%S')} cannot repeat: {plain_text(error)}")
-
-
-def _watch_with_rich(cluster: BlockingCluster, options: argparse.Namespace, lag: Lag) -> None:
-    from rich.console import Group
-    from rich.live import Live
-    from rich.text import Text
-
-    began, first = time.monotonic(), lag.total
-    with Live(auto_refresh=False, screen=True) as live:
+    """Show the lag after each interval, without end. Retriable errors are shown, too."""
+    began, first, problem = time.monotonic(), lag.total, ""
+    with screen() as show:
         while True:
             passed_s = max(time.monotonic() - began, options.watch)  # not of an instant
             change = f", {(lag.total - first) / passed_s:+,.1f} a second"
-            title = Text(f"{time.strftime('%H:%M:%S')}  {lag.summary}{change}")
             # The rows that do not fit are the least important.
             rows = sorted(lag.rows, key=lambda row: -n if isinstance(n := row["lag"], int) else 1)
-            table = rich_table(rows, _LAG_COLUMNS, live.console.width)
-            live.update(Group(title, table), refresh=True)
-
-            def say(problem: str, title: Text = title, table: Table | Text = table) -> None:
-                live.update(Group(title, Text(problem), table), refresh=True)
-
-            lag = _next_lag(cluster, options, say)
+            text = problem or f"{lag.summary}{change}"
+            show(f"{time.strftime('%H:%M:%S')} {text}", rows, _LAG_COLUMNS)
+            time.sleep(options.watch)
+            cluster.limit(cluster.config.request_timeout_s)
+            try:
+                lag, problem = lag_of(cluster, options.group, options.topic), ""
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+                problem = f"cannot repeat: {plain_text(error)}"
 
 
 # --- reset -----------------------------------------------------------------------------------
@@ -479,21 +429,16 @@ examples:
 """
 
 
-def add_reset(subparsers: Subparsers) -> None:
-    new_command(subparsers, "reset", run_reset, _RESET, to=place, by=int)
-
-
 def run_reset(options: argparse.Namespace) -> int:
     if not (options.topic or options.all_topics):
         raise UsageError("add either --topic TOPIC or --all-topics")
     if options.to is None and options.by is None:
         raise UsageError("add either --to WHERE or --by N")
-    wanted = [_topic_and_partitions(each) for each in options.topic]
     with connecting(options).cluster() as cluster:
         cluster.look(None)
         described, before = read_group(cluster, options.group)
         _check_members(described)
-        tps = _partitions(cluster, wanted) if wanted else sorted(before)
+        tps = _partitions(cluster, options.topic) if options.topic else sorted(before)
         if not tps:
             raise CommandError(
                 f"group {options.group} has no committed offsets, so --all-topics selects no "
@@ -515,10 +460,7 @@ def run_reset(options: argparse.Namespace) -> int:
 
 def _topic_and_partitions(text: str) -> tuple[str, tuple[int, ...] | None]:
     name, colon, numbers = text.partition(":")
-    try:
-        return name, partition_numbers(numbers) if colon else None
-    except argparse.ArgumentTypeError as error:
-        raise UsageError(f"--topic {text}: {error}") from error
+    return name, partition_numbers(numbers) if colon else None
 
 
 def _check_members(described: GroupDescription) -> None:
@@ -557,8 +499,14 @@ def _rows(
     found = find(cluster, tps, to)
     rows: list[Row] = []
     for tp in tps:
-        at = before.get(tp)
-        new = _shifted(tp, at, by, found) if by is not None else found.starts[tp]
+        at, new = before.get(tp), found.starts[tp]
+        if by is not None:
+            if at is None:
+                raise CommandError(
+                    f"{tp.topic}:{tp.partition} has no committed offset, so --by cannot move it: "
+                    "use --to"
+                )
+            new = min(max(at + by, found.begins[tp]), found.ends[tp])
         rows.append(
             {
                 "topic": tp.topic,
@@ -570,14 +518,6 @@ def _rows(
             }
         )
     return rows
-
-
-def _shifted(tp: TopicPartition, at: int | None, by: int, found: Found) -> int:
-    if at is None:
-        raise CommandError(
-            f"{tp.topic}:{tp.partition} has no committed offset, so --by cannot move it: use --to"
-        )
-    return min(max(at + by, found.begins[tp]), found.ends[tp])
 
 
 def _commit(cluster: BlockingCluster, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -594,3 +534,12 @@ def _commit(cluster: BlockingCluster, group_id: str, offsets: Mapping[TopicParti
             )
 
     at_coordinator(cluster, group_id, ask)
+
+
+COMMANDS: Final = {
+    "groups": Declaration(run_groups, _GROUPS, {"state": _STATES}),
+    "lag": Declaration(run_lag, _LAG),
+    "reset": Declaration(
+        run_reset, _RESET, {"to": place, "by": int, "topic": _topic_and_partitions}
+    ),
+}

@@ -16,7 +16,7 @@ from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.broker.direct import RecordRefusedError, TopicWriter
 from aiokafka_lite.broker.slices import LoopSlices
 from aiokafka_lite.cli.json_records import UTF8_MARK, parse_line
-from aiokafka_lite.cli.output import opened
+from aiokafka_lite.cli.output import progress
 from aiokafka_lite.cli.problems import CommandError, LineProblem, plain_text
 from aiokafka_lite.errors import KafkaError
 
@@ -129,8 +129,10 @@ class _Loading:
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
-        with opened(path, f"Loading {path.name}") as file:
+        size = path.stat().st_size
+        with path.open("rb") as file, progress(f"Loading {path.name}", size) as advance:
             for number, line in enumerate(file, 1):
+                advance(len(line))
                 yield number, line.removeprefix(UTF8_MARK) if number == 1 else line
     except OSError as error:
         raise CommandError(f"cannot read {path}: {error.strerror}") from error

@@ -12,12 +12,12 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiokafka_lite import __version__
 from aiokafka_lite._settings import nearest
-from aiokafka_lite.cli.arguments import Subparsers, new_parser
+from aiokafka_lite.cli.arguments import Declaration, Subparsers
 from aiokafka_lite.cli.problems import (
     CommandError,
     Interrupted,
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 class Command(NamedTuple):
-    """A command. The function `add_NAME` of its module, imported only to run it, adds its parser.
+    """A command. `COMMANDS` of its module, imported only to run it, declares it by its name.
 
-    `actions` are following words, whose parsers `add_NAME_actions` adds.
+    `actions` are following words, which the module declares as "NAME ACTION".
     """
 
     name: str
@@ -44,8 +44,20 @@ class Command(NamedTuple):
 
     def add_to(self, subparsers: Subparsers, next_word: str = "") -> None:
         module = importlib.import_module(f"aiokafka_lite.cli.{self.module}")
-        function = f"add_{self.name}{'_actions' if next_word in self.actions else ''}"
-        cast("Callable[[Subparsers], None]", getattr(module, function))(subparsers)
+        declared: Mapping[str, Declaration] = module.COMMANDS
+        prefix, names = "", [self.name]
+        if next_word in self.actions or self.name not in declared:
+            parser = subparsers.add_parser(self.name, description=self.summary)
+            subparsers = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+            prefix, names = f"{self.name} ", [*self.actions]
+        for name in names:
+            declaration = declared[prefix + name]
+            parser = declaration.add_to(subparsers, name)
+            if declaration.connects:
+                # Imported here, because it takes a while.
+                from aiokafka_lite.cli.connecting import add_options
+
+                add_options(parser, has_config="\n--config " not in declaration.text)
 
 
 SECTIONS: Final[dict[str, Sequence[Command]]] = {
@@ -79,11 +91,11 @@ SECTIONS: Final[dict[str, Sequence[Command]]] = {
 }
 """The commands by the heading under which help lists them."""
 
-COMMANDS: Final = {each.name: each for section in SECTIONS.values() for each in section}
+LISTED: Final = {each.name: each for section in SECTIONS.values() for each in section}
 
 
 def listing() -> str:
-    width = max(map(len, COMMANDS))
+    width = max(map(len, LISTED))
     lines: list[str] = []
     for heading, commands in SECTIONS.items():
         lines += ["", f"{heading}:"]
@@ -110,7 +122,7 @@ def build_parser(*words: str) -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(
         prog=program_name(), dest="command", metavar="COMMAND", help=argparse.SUPPRESS
     )
-    for name, command in COMMANDS.items():
+    for name, command in LISTED.items():
         if name in words[:1]:
             command.add_to(subparsers, *words[1:])
         else:
@@ -151,16 +163,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_closed_streams()
     arguments = sys.argv[1:] if arguments is None else arguments
     words = _command(arguments)
-    if words and words[0] not in COMMANDS:
+    if words and words[0] not in LISTED:
         return _fail(
-            f"there is no command {words[0]}{nearest(words[0], COMMANDS)}\n"
+            f"there is no command {words[0]}{nearest(words[0], LISTED)}\n"
             f"(usage: {program_name()} --help)",
             2,
         )
 
     def run() -> int:
         options, rest = build_parser(*words).parse_known_args(arguments)
-        # argparse finds no `TOPIC ...` after options if an argument precedes these.
+        # argparse finds no `[TOPIC ...]` after options if an argument precedes these.
         if "later" in options and not any(each.startswith("-") for each in rest):
             getattr(options, options.later).extend(rest)
         elif rest:
@@ -245,10 +257,6 @@ examples:
 """
 
 
-def add_completion(subparsers: Subparsers) -> None:
-    new_parser(subparsers, "completion", print_script, _COMPLETION, shell=SHELLS)
-
-
 def print_script(options: argparse.Namespace) -> int:
     try:
         from argcomplete.shell_integration import shellcode
@@ -305,3 +313,8 @@ def _groups(cluster: BlockingCluster) -> list[str]:
     from aiokafka_lite.cli.groups import list_groups
 
     return [each.group_id for each in list_groups(cluster)]
+
+
+COMMANDS: Final = {
+    "completion": Declaration(print_script, _COMPLETION, {"shell": SHELLS}, connects=False)
+}

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import io
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from aiokafka_lite.cli.problems import UsageError, raise_if_any
+from aiokafka_lite.cli.problems import CommandError, UsageError, raise_if_any
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,6 +22,8 @@ NOTHING: Final = "-"
 # In a terminal, names are wrapped to no less than this.
 LEAST_NAME_WIDTH: Final = 16
 BETWEEN_COLUMNS: Final = 3
+# The steps in which progress is shown.
+MOST_ADVANCES: Final = 200
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -84,6 +84,29 @@ def print_object(row: Row) -> None:
 
 def is_rich_wanted() -> bool:
     return sys.stdout.isatty() and importlib.util.find_spec("rich") is not None
+
+
+@contextmanager
+def screen() -> Iterator[Callable[[str, Sequence[Row], Sequence[Column]], None]]:
+    """Yield a function that shows a title and a table, in a terminal in place of those before."""
+    if not is_rich_wanted():
+
+        def print_all(title: str, rows: Sequence[Row], columns: Sequence[Column]) -> None:
+            print(title, *text_lines(rows, columns), sep="\n", end="\n\n", flush=True)
+
+        yield print_all
+        return
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(auto_refresh=False, screen=True) as live:
+
+        def draw(title: str, rows: Sequence[Row], columns: Sequence[Column]) -> None:
+            table = rich_table(rows, columns, live.console.width)
+            live.update(Group(Text(title), table), refresh=True)
+
+        yield draw
 
 
 def rich_table(rows: Sequence[Row], columns: Sequence[Column], width: int) -> Table | Text:
@@ -163,43 +186,37 @@ def check_confirmable(options: argparse.Namespace) -> None:
         )
 
 
-def is_confirmed(question: str) -> bool:
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+def confirm(options: argparse.Namespace, things: str) -> None:
+    """Ask whether things are to be deleted, unless --yes is given. Raise if they are not."""
+    if options.yes:
+        return
+    print(f"Delete {things}? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandError("the deletion was not confirmed")
 
 
 # --- Progress on stderr, if it is a terminal and `rich` is installed --------------------------
-def _has_progress() -> bool:
-    return sys.stderr.isatty() and importlib.util.find_spec("rich") is not None
-
-
 @contextmanager
 def progress(title: str, total: int, is_wanted: bool = True) -> Iterator[Callable[[int], None]]:
     """Yield a function that shows that a number of steps of a total were done."""
-    if not is_wanted or not _has_progress():
+    has_rich = importlib.util.find_spec("rich") is not None
+    if not (is_wanted and has_rich and sys.stderr.isatty()):
         yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True, highlight=False)
-    with Progress(console=console, transient=True, redirect_stdout=False) as shown:
-        task = shown.add_task(title, total=total)
-        yield lambda count: shown.advance(task, count)
-
-
-@contextmanager
-def opened(path: Path, title: str) -> Iterator[BinaryIO]:
-    """Open a file, and show how much of it was read."""
-    if not _has_progress():
-        with path.open("rb") as file:
-            yield file
         return
     # Imported here, because it takes a while.
     from rich.console import Console
     from rich.markup import escape
-    from rich.progress import open as open_with_progress
+    from rich.progress import Progress
 
     console = Console(stderr=True, highlight=False)
-    with open_with_progress(path, "rb", description=escape(title), console=console) as raw:
-        yield io.BufferedReader(cast("io.RawIOBase", raw))  # which shows blocks, not lines
+    with Progress(console=console, transient=True, redirect_stdout=False) as shown:
+        task, waiting = shown.add_task(escape(title), total=total), 0
+
+        def advance(count: int) -> None:
+            nonlocal waiting
+            waiting += count
+            if waiting * MOST_ADVANCES >= total:  # each takes a while
+                shown.advance(task, waiting)
+                waiting = 0
+
+        yield advance

@@ -16,9 +16,9 @@ from typing import BinaryIO, Final
 
 from aiokafka_lite import producing
 from aiokafka_lite.cli import loops
-from aiokafka_lite.cli.arguments import Subparsers, unescaped
+from aiokafka_lite.cli.arguments import Declaration, unescaped
 from aiokafka_lite.cli.asking import ask_for_topic
-from aiokafka_lite.cli.connecting import Connecting, connecting, new_command
+from aiokafka_lite.cli.connecting import Connecting, connecting
 from aiokafka_lite.cli.json_records import UTF8_MARK, parse_line
 from aiokafka_lite.cli.output import counted
 from aiokafka_lite.cli.problems import CommandError, LineProblem, UsageError, plain_text
@@ -42,8 +42,8 @@ TOPIC  the topic, which must exist
   read lines of JSON objects, as `cat --json` prints them: {"key": "42", "value": {"amount": 3},
   "headers": {}, "partition": 0, "timestamp": …}, with {"base64": "…"} for binary data
 --null TEXT  write null instead of a key or value that equals this text
--d, --delimiter TEXT  the text between records, such as '\0' (default: '\n')
--z, --compression  compress batches (default: %(default)s)
+-d, --delimiter TEXT  the text between records, such as '\0' (default: =\n)
+-z, --compression  compress batches (default: =none)
 
 examples:
   echo hello | aiokafka-lite produce greetings
@@ -51,12 +51,6 @@ examples:
   aiokafka-lite produce orders --key 42 --header trace=a1 < order.json -d '\0'
   aiokafka-lite cat orders --json -b prod:9092 | aiokafka-lite produce orders --json
 """
-
-
-def add_produce(subparsers: Subparsers) -> None:
-    codecs = tuple(codec.name.lower() for codec in Codec)
-    parser = new_command(subparsers, "produce", run, _PRODUCE, partition=int, compression=codecs)
-    parser.set_defaults(delimiter="\\n", compression="none")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -67,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.key is not None and options.key_separator is not None:
         raise UsageError("--key and --key-separator both set the key: leave one out")
-    if not unescaped(options.delimiter) or options.key_separator == "":
+    if not options.delimiter or options.key_separator == "":
         raise UsageError("a delimiter or separator must have at least one character")
     where = connecting(options)
     with where.cluster() as cluster:
@@ -92,7 +86,7 @@ def _without_warnings() -> Iterator[None]:
 
 
 async def _produce(options: argparse.Namespace, where: Connecting) -> int:
-    reader = LineReader(sys.stdin.buffer, unescaped(options.delimiter))
+    reader = LineReader(sys.stdin.buffer, options.delimiter)
     async with where.bulk_producer(options.compression, reader.interrupt) as producer:
         sender = LineSender(reader, producer, _parser(options))
         await sender.run()
@@ -306,3 +300,11 @@ def key_and_value(
     if null is not None:
         key, value = (None if each == null else each for each in (key, value))
     return key, value
+
+
+_CODECS: Final = tuple(codec.name.lower() for codec in Codec)
+COMMANDS: Final = {
+    "produce": Declaration(
+        run, _PRODUCE, {"partition": int, "compression": _CODECS, "delimiter": unescaped}
+    )
+}

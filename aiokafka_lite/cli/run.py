@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from aiokafka_lite._chance import UNSEEDED
 from aiokafka_lite._settings import nearest
 from aiokafka_lite.cli import loops
-from aiokafka_lite.cli.arguments import Subparsers, host_and_port
-from aiokafka_lite.cli.connecting import connecting, new_command
+from aiokafka_lite.cli.arguments import Declaration, host_and_port
+from aiokafka_lite.cli.connecting import connecting
 from aiokafka_lite.cli.problems import CommandError, Interrupted, MissingExtraError, UsageError
 from aiokafka_lite.errors import KafkaError
 
@@ -44,62 +44,34 @@ MODULE:HANDLER
 [TOPIC ...]  topics (default: those of a dict or Router)
 -g, --group GROUP  the group that commits the offsets of finished records
 --start WHERE
-  where the group starts without committed offsets: earliest or latest (default: %(default)s)
+  where the group starts without committed offsets: earliest or latest (default: =earliest)
 --isolation-level LEVEL
-  read_committed omits the records of open and aborted transactions (default: %(default)s)
---concurrency N  the most concurrent calls of the handler in a process (default: %(default)s)
+  read_committed omits the records of open and aborted transactions (default: =read_uncommitted)
+--concurrency N  the most concurrent calls of the handler in a process (default: =100)
 --order ORDER
   what is processed one after the other: the records of a key, of a partition, or none (default:
-  %(default)s)
+  =key)
 --batch-size N  call the handler with lists of up to N records
 --handler-timeout SECONDS  cancel handler calls that take longer, which counts as a failure
---retry N  the attempts per record (default: %(default)s)
+--retry N  the attempts per record (default: =1)
 --dead-letter TOPIC
   write records without attempts left to this topic (default: stop with the handler's error)
 --until WHERE  end: process the records that there are now, print a summary, and exit
---processes N  how many processes share the group's partitions (default: %(default)s)
+--processes N  how many processes share the group's partitions (default: =1)
 --name NAME
   a name under which the program restarts: its processes have the group instance ids NAME-0 and so
   on, and keep their partitions while it restarts (default with several processes: a new name for
   each start, and they leave the group at the end)
 --web HOST:PORT  serve /health, /metrics and /scale, and for a single process the consumer's page
 --progress  show the progress, if the standard error is a terminal (only with one process)
---log-level LEVEL  debug, info, warning or error (default: %(default)s)
---loop NAME  the event loop to run on: asyncio or uvloop (default: %(default)s)
+--log-level LEVEL  debug, info, warning or error (default: =info)
+--loop NAME  the event loop to run on: asyncio or uvloop (default: =asyncio)
 
 examples:
   aiokafka-lite run billing:handle orders --group billing
   aiokafka-lite run billing:handle orders -g billing --processes 4 --retry 5 --dead-letter dlq
   aiokafka-lite run billing:router -g backfill --until end
 """
-
-
-def add_run(subparsers: Subparsers) -> None:
-    parser = new_command(
-        subparsers,
-        "run",
-        run,
-        _RUN,
-        start=("earliest", "latest"),
-        isolation_level=("read_uncommitted", "read_committed"),
-        order=("key", "partition", "none"),
-        until=("end",),
-        web=host_and_port,
-        log_level=LEVELS,
-        loop=loops.LoopKind,
-    )
-    parser.set_defaults(
-        later="topics",
-        instance=None,
-        start="earliest",
-        isolation_level="read_uncommitted",
-        concurrency=100,
-        order="key",
-        retry=1,
-        processes=1,
-        log_level="info",
-        loop=loops.LoopKind.ASYNCIO,
-    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -243,3 +215,20 @@ async def _work_alone(options: argparse.Namespace, handler: object) -> RunSummar
     async with AsyncExitStack() as stack:
         await serve(stack, options, "app", consumer)
         return await handle_all(consumer, handler, options, progress=options.progress)
+
+
+COMMANDS: Final = {
+    "run": Declaration(
+        run,
+        _RUN,
+        {
+            "start": ("earliest", "latest"),
+            "isolation_level": ("read_uncommitted", "read_committed"),
+            "order": ("key", "partition", "none"),
+            "until": ("end",),
+            "web": host_and_port,
+            "log_level": LEVELS,
+            "loop": loops.LoopKind,
+        },
+    )
+}

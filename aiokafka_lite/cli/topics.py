@@ -6,9 +6,9 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite._settings import nearest
@@ -17,7 +17,7 @@ from aiokafka_lite.cli.arguments import (
     AS_JSON,
     NAMES_ONLY,
     YES,
-    Subparsers,
+    Declaration,
     positive_int16,
     positive_int32,
 )
@@ -25,21 +25,22 @@ from aiokafka_lite.cli.asking import (
     FORMS,
     TopicPosition,
     ask_for_topic,
-    bounds,
+    by_leader,
     find,
     is_selected,
+    offsets_at,
     place,
+    reason_of,
     unknown_names,
-    why,
 )
-from aiokafka_lite.cli.connecting import Connecting, connecting, new_command
+from aiokafka_lite.cli.connecting import Connecting, connecting
 from aiokafka_lite.cli.output import (
     Row,
     check_confirmable,
     columns,
+    confirm,
     count_text,
     counted,
-    is_confirmed,
     list_text,
     print_listing,
     print_object,
@@ -49,8 +50,9 @@ from aiokafka_lite.cli.output import (
 from aiokafka_lite.cli.problems import CommandError, UsageError, plain_text, raise_if_any
 from aiokafka_lite.cli.reading import Record, Span, records_of
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
+from aiokafka_lite.client.offsets import EARLIEST, LATEST
 from aiokafka_lite.client.view import TopicView
-from aiokafka_lite.errors import KafkaError, for_code
+from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.messages.cluster import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
@@ -73,6 +75,8 @@ from aiokafka_lite.protocol.messages.topics import (
 )
 from aiokafka_lite.protocol.wire import uuid_to_str
 from aiokafka_lite.structs import TopicPartition
+
+T = TypeVar("T")
 
 DEFAULT_SINCE: Final = "1m"
 TOPIC_RESOURCE: Final = 2
@@ -133,14 +137,6 @@ examples:
 """
 
 
-def add_topics(subparsers: Subparsers) -> None:
-    new_command(subparsers, "topics", run_topics, _TOPICS)
-
-
-def add_describe(subparsers: Subparsers) -> None:
-    new_command(subparsers, "describe", run_describe, _DESCRIBE, since=place)
-
-
 # --- topics --------------------------------------------------------------------------------
 def run_topics(options: argparse.Namespace) -> int:
     with connecting(options).cluster() as cluster:
@@ -194,29 +190,16 @@ def run_describe(options: argparse.Namespace) -> int:
     since = place(DEFAULT_SINCE) if options.since is None else options.since
     where = connecting(options)
     with where.cluster() as cluster:
-        known = cluster.look(options.topics).topics
-        topics = [
-            known[name]
-            if name in known and known[name].partitions
-            else ask_for_topic(cluster, name)
-            for name in options.topics
-        ]
+        topics = [ask_for_topic(cluster, name) for name in options.topics]
+        cluster.look(options.topics)
         partitions = _rows_by_topic(cluster, topics)
         configs = {topic.name: _configs(cluster, topic.name) for topic in topics}
-        spans = {topic.name: _spans_since(cluster, topic, since) for topic in topics}
+        spans = {topic.name: find(cluster, _led([topic]), since).spans for topic in topics}
         until_s = time.time()
-    samples = {
-        topic.name: _sample(
-            where,
-            spans[topic.name],
-            since,
-            until_s=until_s,
-            is_all_wanted=options.since is not None,
-        )
-        for topic in topics
-    }
     for number, topic in enumerate(topics):
-        rows, found = partitions[topic.name], samples[topic.name]
+        rows = partitions[topic.name]
+        is_all = options.since is not None
+        sample = loops.run(_sample(where, spans[topic.name], since, until_s, is_all_wanted=is_all))
         topic_id = uuid_to_str(topic.topic_id) if any(topic.topic_id) else None
         if options.json:
             print_object(
@@ -226,7 +209,7 @@ def run_describe(options: argparse.Namespace) -> int:
                     "is_internal": topic.is_internal,
                     "configs": configs[topic.name],
                     "partitions": rows,
-                    "sample": None if found is None else found.row(),
+                    "sample": None if sample is None else sample._asdict(),
                 }
             )
             continue
@@ -236,38 +219,9 @@ def run_describe(options: argparse.Namespace) -> int:
         for setting, value in (configs[topic.name] or {}).items():
             print(f"  {setting}={value}")
         print_rows(rows, _PARTITION_COLUMNS)
-        if found is not None:
-            print(found.text())
+        if sample is not None:
+            print(sample.text())
     return 0
-
-
-def _spans_since(
-    cluster: BlockingCluster, topic: TopicView, since: TopicPosition
-) -> dict[TopicPartition, Span]:
-    found = find(cluster, _led([topic]), since)
-    return {tp: Span(found.starts[tp], end) for tp, end in found.ends.items()}
-
-
-def _sample(
-    where: Connecting,
-    spans: dict[TopicPartition, Span],
-    since: TopicPosition,
-    *,
-    until_s: float,
-    is_all_wanted: bool,
-) -> Sample | None:
-    """Return the records since some time, if they can be read."""
-    found = Sample(since.time_ms if since.is_time else None, until_s)
-    try:
-        loops.run(found.read(where, spans, is_all_wanted=is_all_wanted))
-    except KafkaError as error:
-        print(
-            "warning: cannot read the records to compute rates and the largest record: "
-            f"{plain_text(error)}",
-            file=sys.stderr,
-        )
-        return None
-    return found
 
 
 def _led(topics: Sequence[TopicView]) -> list[TopicPartition]:
@@ -281,7 +235,7 @@ def _led(topics: Sequence[TopicView]) -> list[TopicPartition]:
 
 def _rows_by_topic(cluster: BlockingCluster, topics: Sequence[TopicView]) -> dict[str, list[Row]]:
     led = _led(topics)
-    begins, ends = bounds(cluster, led) if led else ({}, {})
+    begins, ends = offsets_at(cluster, led, EARLIEST, LATEST)
     sizes = _sizes(cluster, led)
     rows: dict[str, list[Row]] = {}
     for topic in topics:
@@ -306,13 +260,8 @@ def _rows_by_topic(cluster: BlockingCluster, topics: Sequence[TopicView]) -> dic
 
 def _sizes(cluster: BlockingCluster, led: Collection[TopicPartition]) -> dict[TopicPartition, int]:
     """Omit brokers that do not support it."""
-    by_leader: dict[int, dict[str, list[int]]] = {}
-    for tp in led:
-        if (partition := cluster.view.leader(tp)) is not None:
-            topics = by_leader.setdefault(partition.leader, {})
-            topics.setdefault(tp.topic, []).append(tp.partition)
     sizes: dict[TopicPartition, int] = {}
-    for node, by_topic in by_leader.items():
+    for node, by_topic in by_leader(cluster, led).items():
         asked = [DescribableLogDirTopic(topic=t, partitions=p) for t, p in by_topic.items()]
         try:
             response = cluster.request(node, DescribeLogDirsRequest(topics=asked))
@@ -327,30 +276,14 @@ def _sizes(cluster: BlockingCluster, led: Collection[TopicPartition]) -> dict[To
     return sizes
 
 
-def _described_configs(
-    cluster: BlockingCluster, topics: Iterable[str]
-) -> list[DescribeConfigsResult]:
-    resources = [
-        DescribeConfigsResource(
-            resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=None
-        )
-        for topic in topics
-    ]
-    request = DescribeConfigsRequest(resources=resources, include_synonyms=True)
-    return cluster.request_any(request).results
-
-
 def _configs(cluster: BlockingCluster, topic: str) -> dict[str, str | None] | None:
     """Return the topic's own settings, if they can be read."""
-    for result in _described_configs(cluster, [topic]):
-        if result.error_code:
-            print(
-                f"warning: settings of {topic} cannot be read: {why(for_code(result.error_code))}",
-                file=sys.stderr,
-            )
-            return None
-        return {each.name: each.value for each in result.configs if each.config_source == OF_TOPIC}
-    return None
+    try:
+        (result,) = _settings(cluster, [topic])
+    except CommandError as error:
+        print(f"warning: {error}", file=sys.stderr)
+        return None
+    return {each.name: each.value for each in result.configs if each.config_source == OF_TOPIC}
 
 
 # --- The recent rate of a topic, and its largest record ---------------------------------------
@@ -358,100 +291,91 @@ def _configs(cluster: BlockingCluster, topic: str) -> dict[str, str | None] | No
 MOST_SAMPLED_BYTES: Final = 64 << 20
 
 
-class Largest(NamedTuple):
-    bytes: int
-    partition: int
-    offset: int
+class Sample(NamedTuple):
+    """The records of a topic since some time, of which some were read."""
 
-
-class Sample:
-    """The records of a topic since some time (None: the first record), of which some are read.
-
-    `until_s` is the time at which the ends of the spans were looked up.
-    """
-
-    def __init__(self, since_ms: int | None, until_s: float) -> None:
-        self._since_ms = since_ms
-        self._until_s = until_s
-        self._first_ms: int | None = None
-        self._read_bytes = 0
-        self._read_count = 0
-        self._record_count = 0
-        self._largest: Largest | None = None
-
-    async def read(
-        self, where: Connecting, spans: Mapping[TopicPartition, Span], *, is_all_wanted: bool
-    ) -> None:
-        """Read all records, or those that the request timeout and `MOST_SAMPLED_BYTES` allow."""
-        self._record_count = sum(span.end - span.start for span in spans.values())
-        if not self._record_count:
-            return
-        try:
-            async with (
-                timeout(None if is_all_wanted else where.config.request_timeout_s),
-                where.consumer(isolation_level="read_uncommitted") as consumer,
-                aclosing(records_of(consumer, spans, patience_s=where.patience_s)) as found,
-            ):
-                async for records in found:
-                    for record in records:
-                        self.take(record)
-                    if not is_all_wanted and self._read_bytes >= MOST_SAMPLED_BYTES:
-                        return
-            self._record_count = self._read_count
-        except asyncio.TimeoutError:
-            pass
-
-    def take(self, record: Record) -> None:
-        size = len(record.key or b"") + len(record.value or b"")
-        for name, content in record.headers:
-            size += len(name.encode()) + len(content or b"")
-        self._read_count += 1
-        self._read_bytes += size
-        if self._largest is None or size > self._largest.bytes:
-            self._largest = Largest(size, record.partition, record.offset)
-        at: int | None = record.timestamp  # that of a message of magic 0 is missing
-        if at is not None and (self._first_ms is None or at < self._first_ms):
-            self._first_ms = at
-
-    @property
-    def _seconds(self) -> float | None:
-        since_ms = self._first_ms if self._since_ms is None else self._since_ms
-        return None if since_ms is None else max(0.001, self._until_s - since_ms / 1000)
-
-    def row(self) -> Row:
-        seconds, largest = self._seconds, self._largest
-        return {
-            "seconds": None if seconds is None else round(seconds, 3),
-            "records": self._record_count,
-            "records_per_second": self._per_second(self._record_count),
-            "bytes_per_second": self._per_second(self._bytes),
-            "read": self._read_count,
-            "largest_record": None if largest is None else largest._asdict(),
-        }
+    seconds: float | None
+    records: int
+    records_per_second: float | None
+    bytes_per_second: float | None
+    read: int
+    largest_record: dict[str, int] | None
 
     def text(self) -> str:
-        seconds = self._seconds
-        if seconds is None:
+        if self.seconds is None:
             return "no records"
-        if self._largest is None:
-            return f"in the last {seconds:,.0f} s: no records"
-        rate, byte_rate = self._per_second(self._record_count), self._per_second(self._bytes)
-        part = f" of {self._read_count:,} read" if self._read_count < self._record_count else ""
-        records = counted(self._record_count, "record")
+        if self.largest_record is None:
+            return f"in the last {self.seconds:,.0f} s: no records"
+        part = f" of {self.read:,} read" if self.read < self.records else ""
+        size, partition, offset = self.largest_record.values()
         return (
-            f"in the last {seconds:,.0f} s: {records}, {rate:,} records/s, "
-            f"{size_text(round(byte_rate or 0))}/s; largest record{part}: "
-            f"{size_text(self._largest.bytes)} "
-            f"(partition {self._largest.partition}, offset {self._largest.offset})"
+            f"in the last {self.seconds:,.0f} s: {counted(self.records, 'record')}, "
+            f"{self.records_per_second:,} records/s, "
+            f"{size_text(round(self.bytes_per_second or 0))}/s; largest record{part}: "
+            f"{size_text(size)} (partition {partition}, offset {offset})"
         )
 
-    @property
-    def _bytes(self) -> float:
-        return self._read_bytes * self._record_count / self._read_count if self._read_count else 0
 
-    def _per_second(self, number: float) -> float | None:
-        seconds = self._seconds
-        return None if not seconds else round(number / seconds, 1)
+async def _sample(
+    where: Connecting,
+    spans: dict[TopicPartition, Span],
+    since: TopicPosition,
+    until_s: float,
+    *,
+    is_all_wanted: bool,
+) -> Sample | None:
+    """Read all records, or those that the request timeout and `MOST_SAMPLED_BYTES` allow.
+
+    `until_s` is the time at which the ends of the spans were looked up. An error is a warning.
+    """
+    count = sum(span.end - span.start for span in spans.values())
+    read = read_bytes = 0
+    largest: dict[str, int] = {}
+    first_ms = since.time_ms if since.is_time else None
+    try:
+        async with (
+            timeout(None if is_all_wanted else where.config.request_timeout_s),
+            where.consumer(isolation_level="read_uncommitted") as consumer,
+            aclosing(records_of(consumer, spans, patience_s=where.patience_s)) as found,
+        ):
+            async for records in found:
+                for record in records:
+                    size = _size(record)
+                    read, read_bytes = read + 1, read_bytes + size
+                    if size > largest.get("bytes", -1):
+                        at = {"partition": record.partition, "offset": record.offset}
+                        largest = {"bytes": size, **at}
+                    written: int | None = record.timestamp  # missing in messages of magic 0
+                    if written is not None and not since.is_time:
+                        first_ms = written if first_ms is None else min(first_ms, written)
+                if not is_all_wanted and read_bytes >= MOST_SAMPLED_BYTES:
+                    break
+            else:
+                count = read
+    except asyncio.TimeoutError:
+        pass
+    except KafkaError as error:
+        print(
+            "warning: cannot read the records to compute rates and the largest record: "
+            f"{plain_text(error)}",
+            file=sys.stderr,
+        )
+        return None
+    seconds = None if first_ms is None else max(0.001, until_s - first_ms / 1000)
+    size_bytes = read_bytes * count / max(1, read)
+    return Sample(
+        None if seconds is None else round(seconds, 3),
+        count,
+        None if seconds is None else round(count / seconds, 1),
+        None if seconds is None else round(size_bytes / seconds, 1),
+        read,
+        largest or None,
+    )
+
+
+def _size(record: Record) -> int:
+    headers = sum(len(name.encode()) + len(content or b"") for name, content in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers
 
 
 # --- Changes of topics ------------------------------------------------------------------------
@@ -513,16 +437,6 @@ examples:
 """
 
 
-def add_topics_actions(subparsers: Subparsers) -> None:
-    """Add the command `topics` with the actions that change topics, without the list."""
-    topics = subparsers.add_parser("topics", description="Create, delete and configure topics.")
-    actions = topics.add_subparsers(dest="action", metavar="ACTION", required=True)
-    sizes = {"partitions": positive_int32, "replication": positive_int16}
-    new_command(actions, "create", run_create, _CREATE, **sizes)
-    new_command(actions, "delete", run_delete, _DELETE)
-    new_command(actions, "config", run_config, _CONFIG)
-
-
 # --- create --------------------------------------------------------------------------------
 def run_create(options: argparse.Namespace) -> int:
     names = list(dict.fromkeys(options.names))
@@ -545,7 +459,7 @@ def run_create(options: argparse.Namespace) -> int:
         problems: list[str] = []
         for result in response.topics:
             if result.error_code:
-                reason = result.error_message or why(for_code(result.error_code))
+                reason = reason_of(result.error_code, result.error_message)
                 problems.append(f"{result.name} was not created: {reason}")
                 continue
             topic = _until_led(cluster, result.name, timeout_ms / 1000)
@@ -559,18 +473,27 @@ def run_create(options: argparse.Namespace) -> int:
 
 
 def _until_led(cluster: BlockingCluster, name: str, timeout_s: float) -> TopicView:
-    give_up_at = time.monotonic() + timeout_s
-    while True:
-        topic = cluster.look([name]).topics.get(name)
+    def look() -> TopicView | None:
+        return cluster.look([name]).topics.get(name)
+
+    def is_led(topic: TopicView | None) -> bool:
         partitions = {} if topic is None else topic.partitions
-        if topic is not None and partitions and all(p.leader >= 0 for p in partitions.values()):
-            return topic
-        if time.monotonic() >= give_up_at:
-            raise CommandError(
-                f"{name} was created, but some partitions still have no leader after "
-                f"{timeout_s:g} s"
-            )
+        return bool(partitions) and all(each.leader >= 0 for each in partitions.values())
+
+    topic = _look_until(look, is_led, timeout_s)
+    if topic is None or not is_led(topic):
+        raise CommandError(
+            f"{name} was created, but some partitions still have no leader after {timeout_s:g} s"
+        )
+    return topic
+
+
+def _look_until(look: Callable[[], T], is_so: Callable[[T], bool], timeout_s: float) -> T:
+    """Look again and again until it is so, or the time is over. Return what was seen last."""
+    give_up_at = time.monotonic() + timeout_s
+    while not is_so(seen := look()) and time.monotonic() < give_up_at:
         time.sleep(LOOK_AGAIN_AFTER_S)
+    return seen
 
 
 def _controller(cluster: BlockingCluster) -> int:
@@ -593,25 +516,25 @@ def run_delete(options: argparse.Namespace) -> int:
             f"there is no topic {name}{nearest(name, known)}" for name in names if name not in known
         ]
         there = [known[name] for name in names if name in known]
-        if there and (options.yes or _is_confirmed(cluster, there)):
+        if there:
+            if not options.yes:
+                _show_sizes(cluster, there)
+            confirm(options, counted(len(there), "topic"))
+            cluster.limit(cluster.config.request_timeout_s)  # people take their time
             problems += _delete(cluster, there)
     raise_if_any(problems)
     return 0
 
 
-def _is_confirmed(cluster: BlockingCluster, topics: Sequence[TopicView]) -> bool:
+def _show_sizes(cluster: BlockingCluster, topics: Sequence[TopicView]) -> None:
     for topic in topics:
         tps = [TopicPartition(topic.name, number) for number in topic.partitions]
         try:
-            begins, ends = bounds(cluster, tps)
+            begins, ends = offsets_at(cluster, tps, EARLIEST, LATEST)
             held = counted(sum(ends[tp] - begins[tp] for tp in tps), "record")
         except (KafkaError, KeyError):
             held = "records"
         print(f"{topic.name}: {counted(len(tps), 'partition')}, {held}", file=sys.stderr)
-    if is_confirmed(f"Delete {counted(len(topics), 'topic')}?"):
-        cluster.limit(cluster.config.request_timeout_s)  # people take their time
-        return True
-    raise CommandError("no topics were deleted")
 
 
 def _delete(cluster: BlockingCluster, topics: Sequence[TopicView]) -> list[str]:
@@ -620,7 +543,7 @@ def _delete(cluster: BlockingCluster, topics: Sequence[TopicView]) -> list[str]:
     problems: list[str] = []
     for result in cluster.request(_controller(cluster), request).responses:
         if result.error_code:
-            reason = result.error_message or why(for_code(result.error_code))
+            reason = reason_of(result.error_code, result.error_message)
             problems.append(f"{result.name} was not deleted: {reason}")
         else:
             print(f"deleted {result.name}")
@@ -649,11 +572,18 @@ def run_config(options: argparse.Namespace) -> int:
     return 0
 
 
-def _settings(cluster: BlockingCluster, names: Sequence[str]) -> list[DescribeConfigsResult]:
-    results = _described_configs(cluster, names)
+def _settings(cluster: BlockingCluster, names: Iterable[str]) -> list[DescribeConfigsResult]:
+    resources = [
+        DescribeConfigsResource(
+            resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
+        )
+        for name in names
+    ]
+    request = DescribeConfigsRequest(resources=resources, include_synonyms=True)
+    results = cluster.request_any(request).results
     raise_if_any(
         [
-            f"settings of {each.resource_name} cannot be read: {why(for_code(each.error_code))}"
+            f"settings of {each.resource_name} cannot be read: {reason_of(each.error_code)}"
             for each in results
             if each.error_code
         ]
@@ -670,17 +600,16 @@ def _changed_settings(
     """
     wanted = {*options.set, *((name, None) for name in options.unset)}
     wanted_names = {name for name, _ in wanted}
-    give_up_at = time.monotonic() + SPREAD_TIMEOUT_S
-    while True:
-        results = _settings(cluster, names)
-        if time.monotonic() >= give_up_at or all(
+
+    def is_changed(results: Sequence[DescribeConfigsResult]) -> bool:
+        return all(
             (each.name, each.value if each.config_source == OF_TOPIC else None) in wanted
             for result in results
             for each in result.configs
             if each.name in wanted_names
-        ):
-            return results
-        time.sleep(LOOK_AGAIN_AFTER_S)
+        )
+
+    return _look_until(lambda: _settings(cluster, names), is_changed, SPREAD_TIMEOUT_S)
 
 
 def _differs(setting: DescribeConfigsResourceResult) -> bool:
@@ -732,8 +661,19 @@ def _change(
     raise_if_any(
         [
             f"{each.resource_name} was not changed: "
-            f"{each.error_message or why(for_code(each.error_code))}"
+            f"{reason_of(each.error_code, each.error_message)}"
             for each in cluster.request_any(request).responses
             if each.error_code
         ]
     )
+
+
+COMMANDS: Final = {
+    "topics": Declaration(run_topics, _TOPICS),
+    "topics create": Declaration(
+        run_create, _CREATE, {"partitions": positive_int32, "replication": positive_int16}
+    ),
+    "topics delete": Declaration(run_delete, _DELETE),
+    "topics config": Declaration(run_config, _CONFIG),
+    "describe": Declaration(run_describe, _DESCRIBE, {"since": place}),
+}

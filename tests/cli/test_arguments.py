@@ -60,6 +60,7 @@ FIRST  the first
 --watch [SECONDS=2]  again
 
 in which format:
+--size N  how large (default: =7)
 --header, --only NAME=VALUE ...  of a header
 --format  one of two
 | --none  no format
@@ -71,7 +72,8 @@ examples:
     def run(options: argparse.Namespace) -> int:
         return 0
 
-    parser = arguments.new_parser(subparsers, "do", run, text, format=("text", "json"))
+    kinds = {"format": ("text", "json")}
+    parser = arguments.Declaration(run, text, kinds).add_to(subparsers, "do")
     given = "a b c -k --only x=1 --header y=2 --watch --format JSON"
     assert vars(parser.parse_args(given.split())) == {
         "first": "a",
@@ -79,18 +81,22 @@ examples:
         "keys": True,
         "watch": 2.0,
         "only": [("x", "1"), ("y", "2")],
+        "size": 7,
         "format": "json",
         "none": False,
         "run": run,
+        "later": "topics",
     }
     assert parser.parse_args(["a", "--watch", "3"]).watch == 3.0
     shown = parser.format_help()
     assert "Do something.\n\nAnd more.\n\npositional arguments:\n" in shown
     assert re.search("  -k, --keys +with keys\n", shown)
-    assert "\nin which format:\n  --header" in shown
+    assert re.search(r"\nin which format:\n  --size N +how large \(default: 7\)\n", shown)
     assert shown.endswith("\n\nexamples:\n  p do x\n")
     for wrong in (["a", "--format", "x"], ["a", "--format", "text", "--none"]):
         with pytest.raises(SystemExit):
             parser.parse_args(wrong)
     with pytest.raises(TypeError, match="there are no arguments key"):
-        arguments.new_parser(subparsers, "keep", run, text, format=("text",), key=int)
+        arguments.Declaration(run, text, {"format": ("text",), "key": int}).add_to(
+            subparsers, "keep"
+        )

@@ -506,6 +506,7 @@ def test_processes_that_never_begin_end_the_command(
     monkeypatch.setattr(processes, "MOST_DEATHS", 2)
     arguments = ("run", "handlers_of_run:handle", "t", "-g", "g", "-b", "127.0.0.1:1")
     options = build_parser("run").parse_args([*arguments, "--processes", "2"])
+    options.instance = None
     with pytest.raises(CommandError, match=rf"ended 2 times .*{problem}"):
         asyncio.run(processes.Supervisor(options).run())
 

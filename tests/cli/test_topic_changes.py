@@ -55,7 +55,7 @@ async def test_topics_are_deleted_and_those_that_are_not_there_are_named(
         ended = await cli("topics", "delete", topic, *where)
         assert (ended.code, ended.out) == (1, b"")
         assert ended.errors.startswith(f"{topic}: 2 partitions, 3 records\nDelete 1 topic? [y/N] ")
-        assert ended.errors.endswith("error: no topics were deleted\n")
+        assert ended.errors.endswith("error: the deletion was not confirmed\n")
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     ended = await cli("topics", "delete", topic, f"{topic}x", *where)
     assert (ended.code, ended.lines) == (1, [f"deleted {topic}"])

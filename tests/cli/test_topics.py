@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from typing import cast
+from collections.abc import AsyncIterator
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.cli import topics
+from aiokafka_lite.cli.asking import place
+from aiokafka_lite.cli.reading import Span
 from aiokafka_lite.errors import TopicAuthorizationFailedError
-from aiokafka_lite.structs import ConsumerRecord
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.waiting import until
@@ -195,13 +200,22 @@ async def test_a_topic_that_is_deleted_during_the_command_is_one_line(
     assert ended.errors.splitlines()[-1] == "error: topic t was deleted during the command"
 
 
-def test_messages_without_a_timestamp_do_not_date_a_sample() -> None:
+async def test_messages_without_a_timestamp_do_not_date_a_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Those of magic 0 have none."""
-    sample = topics.Sample(None, 100.0)
-    for offset, timestamp in enumerate((None, 90_000, None, 95_000)):
-        sample.take(
-            ConsumerRecord(
-                "t", 0, offset, timestamp, None, b"k", b"v", None, 1, 1, ()  # type: ignore[arg-type]
-            )
-        )  # fmt: skip
-    assert (sample.row()["seconds"], sample.row()["read"]) == (10.0, 4)
+
+    async def read(*_: object, **__: object) -> AsyncIterator[list[ConsumerRecord]]:
+        for offset, timestamp in enumerate((None, 90_000, None, 95_000)):
+            yield [
+                ConsumerRecord(
+                    "t", 0, offset, timestamp, None, b"k", b"v", None, 1, 1, ()  # type: ignore[arg-type]
+                )
+            ]  # fmt: skip
+
+    monkeypatch.setattr(topics, "records_of", read)
+    where: Any = SimpleNamespace(consumer=lambda **_: nullcontext(), patience_s=1.0)
+    spans = {TopicPartition("t", 0): Span(0, 4)}
+    sample = await topics._sample(where, spans, place("earliest"), 100.0, is_all_wanted=True)
+    assert sample is not None
+    assert (sample.seconds, sample.read) == (10.0, 4)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from aiokafka_lite.cli.main import COMMANDS, build_parser
+from aiokafka_lite.cli.main import LISTED, build_parser
 from tests.docs.shown_commands import commands_in, understood
 from tests.support.for_each import for_each
 
@@ -38,8 +38,8 @@ def test_eight_answers_are_understood() -> None:
 
 @for_each(
     [
-        *[[name] for name in COMMANDS],
-        *[[name, action] for name, command in COMMANDS.items() for action in command.actions],
+        *[[name] for name in LISTED],
+        *[[name, action] for name, command in LISTED.items() for action in command.actions],
     ]
 )
 def test_examples_of_help_are_understood(words: Sequence[str]) -> None:

@@ -246,7 +246,7 @@ def test_watch_goes_on_after_an_error_that_passes(
     monkeypatch.setattr(groups, "lag_of", next_answer)
     assert main(["lag", "g", "--watch", "0.001"]) == 130
     lines = [line.partition(" ")[2] for line in capsys.readouterr().out.splitlines() if " " in line]
-    shown = "group g: Empty, 0 members, lag 0 in 0 partitions"
+    shown = "group g: Empty, 0 members, lag 0 in 0 partitions, +0.0 a second"
     assert [line for line in lines if "PARTITION" not in line] == [
         shown, "cannot repeat: no broker", shown,
     ]  # fmt: skip
