@@ -154,32 +154,26 @@ def place(text: str) -> TopicPosition:
         return TopicPosition(int(word), 0, word)
     if _EPOCH_MS.fullmatch(word):
         return TopicPosition(None, int(word[1:]), word)
-    time_ms = _time_ms(word)
-    if time_ms is None:
-        time_ms = _ago_ms(word)
-    if time_ms is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a position in a topic: write {FORMS}")
-    return TopicPosition(None, time_ms, word)
+    for time_ms in (_moment_ms, _ago_ms):
+        try:
+            return TopicPosition(None, max(0, time_ms(word)), word)
+        except (ValueError, OverflowError, OSError):
+            continue
+    raise argparse.ArgumentTypeError(f"{text!r} is not a position in a topic: write {FORMS}")
 
 
-def _time_ms(word: str) -> int | None:
+def _moment_ms(word: str) -> int:
     """Parse a time of day or a moment, by default in this machine's time zone."""
-    try:
-        if _TIME_OF_DAY.fullmatch(word):
-            hour, _, rest = word.partition(":")
-            word = f"{datetime.now().date().isoformat()}T{hour.zfill(2)}:{rest}"
-        # Python 3.10 does not know the Z.
-        moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", word))
-        return max(0, int(moment.timestamp() * 1000))
-    except (ValueError, OverflowError, OSError):
-        return None
+    if _TIME_OF_DAY.fullmatch(word):
+        hour, _, rest = word.partition(":")
+        word = f"{datetime.now().date().isoformat()}T{hour.zfill(2)}:{rest}"
+    # Python 3.10 does not know the Z.
+    moment = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", word))
+    return int(moment.timestamp() * 1000)
 
 
-def _ago_ms(word: str) -> int | None:
-    try:
-        return max(0, int(time.time() * 1000) - parse_duration_ms(word.removesuffix("ago")))
-    except ValueError:
-        return None
+def _ago_ms(word: str) -> int:
+    return int(time.time() * 1000) - parse_duration_ms(word.removesuffix("ago"))
 
 
 class Found(NamedTuple):

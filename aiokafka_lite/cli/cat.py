@@ -35,7 +35,6 @@ from aiokafka_lite.cli.problems import CommandError, Interrupted, MissingExtraEr
 from aiokafka_lite.cli.reading import (
     KNOWN_FOR_S,
     Filter,
-    NewPartitions,
     Record,
     Span,
     filter_of,
@@ -320,12 +319,10 @@ class _Copying:
         options = self._options
         if not options.follow:
             return self._to_the_end(consumer)
-        new_partitions = None
-        if options.partition is None:
-            new_partitions = NewPartitions(consumer, options.topic, self._known)
         is_read = options.last is not None and self._keep is not None
         starts = {tp: span.end if is_read else span.start for tp, span in self._spans.items()}
-        return follow(consumer, starts, new_partitions)
+        topic = options.topic if options.partition is None else None
+        return follow(consumer, starts, topic, self._known)
 
 
 # --- Output ----------------------------------------------------------------------------------

@@ -95,19 +95,20 @@ class GroupDescription(NamedTuple):
 def list_groups(cluster: BlockingCluster) -> list[GroupListing]:
     """Wait while a node loads its groups. Each retry asks the nodes that the cluster has then."""
 
-    def of(node: int) -> list[GroupListing]:
-        response = cluster.request(node, ListGroupsRequest())
-        if response.error_code:
-            reason = reason_of(response.error_code)
-            raise for_code(response.error_code)(f"broker {node} did not list groups: {reason}")
-        return [
-            GroupListing(each.group_id, each.group_state, each.group_type, each.protocol_type, node)
-            for each in response.groups
-        ]
+    def ask() -> list[GroupListing]:
+        found: list[GroupListing] = []
+        for node in sorted(cluster.look([]).nodes):
+            response = cluster.request(node, ListGroupsRequest())
+            if response.error_code:
+                reason = reason_of(response.error_code)
+                raise for_code(response.error_code)(f"broker {node} did not list groups: {reason}")
+            found += [
+                GroupListing(g.group_id, g.group_state, g.group_type, g.protocol_type, node)
+                for g in response.groups
+            ]
+        return sorted(found)
 
-    return cluster.retrying(
-        lambda: sorted(each for node in sorted(cluster.look([]).nodes) for each in of(node))
-    )
+    return cluster.retrying(ask)
 
 
 def describe(

@@ -72,15 +72,24 @@ async def records_of(
 async def follow(
     consumer: AIOKafkaConsumer,
     starts: Mapping[TopicPartition, int],
-    new_partitions: NewPartitions | None = None,
+    topic: str | None = None,
+    known: Collection[int] = (),
 ) -> AsyncGenerator[list[Record], None]:
-    """Yield the records from some offsets on, without end, and those of new partitions."""
+    """Yield the records from some offsets on, without end, and those of new partitions of a topic.
+
+    `known` are the partitions of the topic that are not new.
+    """
     _begin(consumer, starts)
-    now_s = asyncio.get_running_loop().time
+    now_s, numbers = asyncio.get_running_loop().time, set(known)
     look_at = now_s()
     while True:
-        if new_partitions is not None and now_s() >= look_at:
-            new_partitions.read()
+        if topic is not None and now_s() >= look_at:
+            new = (consumer.partitions_for_topic(topic) or set()) - numbers
+            numbers |= new
+            tps = [TopicPartition(topic, number) for number in sorted(new)]
+            consumer.incremental_assign(tps)
+            for tp in tps:
+                consumer.seek(tp, 0)
             look_at = now_s() + LOOK_FOR_PARTITIONS_AFTER_S
         for records in (await consumer.poll(LOOK_FOR_PARTITIONS_AFTER_S * 1000)).values():
             yield records
@@ -90,23 +99,6 @@ def _begin(consumer: AIOKafkaConsumer, starts: Mapping[TopicPartition, int]) -> 
     consumer.assign(starts)
     for tp, start in starts.items():
         consumer.seek(tp, start)
-
-
-class NewPartitions:
-    """Partitions that are added to a topic while it is read."""
-
-    def __init__(self, consumer: AIOKafkaConsumer, topic: str, known: Collection[int]) -> None:
-        self._consumer = consumer
-        self._topic = topic
-        self._known = set(known)
-
-    def read(self) -> None:
-        new = (self._consumer.partitions_for_topic(self._topic) or set()) - self._known
-        self._known |= new
-        tps = [TopicPartition(self._topic, number) for number in sorted(new)]
-        self._consumer.incremental_assign(tps)
-        for tp in tps:
-            self._consumer.seek(tp, 0)
 
 
 Filter: TypeAlias = Callable[[Sequence[Record]], list[Record]]

@@ -143,8 +143,9 @@ def run_topics(options: argparse.Namespace) -> int:
         known = cluster.look(None).topics
         topics = [
             topic
-            for _, topic in sorted(known.items())
-            if _is_wanted(topic, options.patterns, with_internal=options.internal)
+            for name, topic in sorted(known.items())
+            if is_selected(name, options.patterns)
+            and (options.patterns or options.internal or not topic.is_internal)
         ]
         rows: list[Row] = [{"topic": topic.name} for topic in topics]
         if not options.names:
@@ -152,12 +153,6 @@ def run_topics(options: argparse.Namespace) -> int:
     problems = unknown_names("topic", options.patterns, known)
     print_listing("topics", rows, _TOPIC_COLUMNS, options, problems)
     return 0
-
-
-def _is_wanted(topic: TopicView, patterns: Sequence[str], *, with_internal: bool) -> bool:
-    if patterns:
-        return is_selected(topic.name, patterns)
-    return with_internal or not topic.is_internal
 
 
 def _topic_rows(cluster: BlockingCluster, topics: Sequence[TopicView]) -> list[Row]:
