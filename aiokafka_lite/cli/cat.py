@@ -138,15 +138,8 @@ def run(options: argparse.Namespace) -> int:
     options.format = "json" if options.json else options.format
     _check(options)
     # Wrong options are found before any connection or output.
-    keep = filter_of(
-        value=options.grep,
-        key=options.key,
-        headers=options.header,
-        sees_headers=formats.HEADERS in _fields(options) or options.format == "json",
-        is_fixed=options.fixed_strings,
-        ignores_case=options.ignore_case,
-        is_inverted=options.invert_match,
-    )
+    sees_headers = formats.HEADERS in _fields(options) or options.format == "json"
+    keep = filter_of(options, sees_headers=sees_headers)
     if options.invert_match and keep is None:
         raise UsageError("-v needs --grep, --key or --header, because it inverts these filters")
     where = connecting(options)

@@ -420,11 +420,11 @@ def run_replay(options: argparse.Namespace) -> int:
             "this group"
         )
     wanted, where = _patterns(options), connecting(options)
-    found, counts = _find(options, where, start=options.since), {}
+    spans = _find(options, where, start=options.since).spans
     if options.to is not None:
         with where.cluster() as cluster:
-            counts[options.to] = len(ask_for_topic(cluster, options.to).partitions)
-    loops.run(_Replay(options, where, found.spans, counts, wanted).run())
+            ask_for_topic(cluster, options.to)
+    loops.run(_Replay(options, where, spans, wanted).run())
     return 0
 
 
@@ -442,8 +442,9 @@ class _Replay:
     options: argparse.Namespace
     where: Connecting
     spans: dict[TopicPartition, Span]
-    counts: dict[str, int]
     wanted: Sequence[tuple[str, str]]
+    # How many partitions original topics have.
+    _counts: dict[str, int] = field(default_factory=dict, init=False)
     _written: Counter[str] = field(default_factory=Counter, init=False)
     _skipped: Counter[str] = field(default_factory=Counter, init=False)
     _chosen_count: int = field(default=0, init=False)
@@ -611,10 +612,10 @@ class _Replay:
         topic, partition = self.options.to, None
         if topic is None:
             topic = death[TOPIC]
-            if topic not in self.counts:
-                self.counts[topic] = await asyncio.to_thread(self._count_partitions, topic)
+            if topic not in self._counts:
+                self._counts[topic] = await asyncio.to_thread(self._count_partitions, topic)
             number = death.get(PARTITION, "")
-            if number.isdecimal() and int(number) < self.counts[topic]:
+            if number.isdecimal() and int(number) < self._counts[topic]:
                 partition = int(number)
         headers = without_death(record.headers)
         return Output(topic, record.key, record.value, partition, headers=headers)

@@ -17,7 +17,6 @@ from aiokafka_lite.cli.arguments import (
 )
 from aiokafka_lite.cli.asking import (
     FORMS,
-    TopicPosition,
     ask_for_topic,
     find,
     is_selected,
@@ -445,7 +444,7 @@ def run_reset(options: argparse.Namespace) -> int:
                 f"group {options.group} has no committed offsets, so --all-topics selects no "
                 "topics: name the topics with --topic"
             )
-        rows = _rows(cluster, tps, before, options.to, options.by)
+        rows = _rows(cluster, options, tps, before)
         if options.execute:
             new = {tp: cast("int", row["new"]) for tp, row in zip(tps, rows, strict=True)}
             _commit(cluster, options.group, new)
@@ -489,25 +488,24 @@ def _partitions(
 
 def _rows(
     cluster: BlockingCluster,
+    options: argparse.Namespace,
     tps: Sequence[TopicPartition],
     before: Mapping[TopicPartition, int],
-    to: TopicPosition | None,
-    by: int | None,
 ) -> list[Row]:
     if gone := [tp for tp in tps if cluster.view.leader(tp) is None]:
         names = ", ".join(f"{tp.topic}:{tp.partition}" for tp in gone)
         raise CommandError(f"these partitions do not exist or have no leader: {names}")
-    found = find(cluster, tps, to)
+    found = find(cluster, tps, options.to)
     rows: list[Row] = []
     for tp in tps:
         at, new = before.get(tp), found.starts[tp]
-        if by is not None:
+        if options.by is not None:
             if at is None:
                 raise CommandError(
                     f"{tp.topic}:{tp.partition} has no committed offset, so --by cannot move it: "
                     "use --to"
                 )
-            new = min(max(at + by, found.begins[tp]), found.ends[tp])
+            new = min(max(at + options.by, found.begins[tp]), found.ends[tp])
         rows.append(
             {
                 "topic": tp.topic,

@@ -72,9 +72,7 @@ class _Loading:
             record = parse_line(text)
             topic = record.topic
             writer = self._writer(topic)
-        except LineProblem as problem:
-            raise BadLineError(self._path, line_number, str(problem)) from None
-        except KafkaError as error:
+        except (LineProblem, KafkaError) as error:
             raise BadLineError(self._path, line_number, plain_text(error)) from error
         if writer is None:
             return

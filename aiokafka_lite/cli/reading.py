@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
@@ -104,25 +105,20 @@ def _begin(consumer: AIOKafkaConsumer, starts: Mapping[TopicPartition, int]) -> 
 Filter: TypeAlias = Callable[[Sequence[Record]], list[Record]]
 
 
-def filter_of(
-    *,
-    value: str | None,
-    key: str | None,
-    headers: Sequence[tuple[str, str]] = (),
-    sees_headers: bool = False,
-    is_fixed: bool = False,
-    ignores_case: bool = False,
-    is_inverted: bool = False,
-) -> Filter | None:
+def filter_of(options: argparse.Namespace, *, sees_headers: bool) -> Filter | None:
     """Return a function that selects the records that match all patterns. None without patterns.
 
     A null key or value does not match. With `sees_headers` the pattern of values may also match a
     header, as ``name=value``.
     """
-    flags = re.IGNORECASE if ignores_case else 0
-    of_value = None if value is None else _search(value, is_fixed, flags)
-    of_key = None if key is None else _search(key, is_fixed, flags)
-    of_headers = [(name, _search(pattern, is_fixed, flags)) for name, pattern in headers]
+
+    def search(pattern: str) -> Callable[[bytes], bool]:
+        flags = re.IGNORECASE if options.ignore_case else 0
+        return _search(pattern, options.fixed_strings, flags)
+
+    of_value = None if options.grep is None else search(options.grep)
+    of_key = None if options.key is None else search(options.key)
+    of_headers = [(name, search(pattern)) for name, pattern in options.header]
     if of_value is None and of_key is None and not of_headers:
         return None
 
@@ -139,7 +135,7 @@ def filter_of(
             for name, of in of_headers
         )
 
-    return lambda records: [each for each in records if matches(each) is not is_inverted]
+    return lambda records: [each for each in records if matches(each) is not options.invert_match]
 
 
 def _line(name: str, value: bytes | None) -> bytes:
