@@ -13,7 +13,7 @@ import re
 import weakref
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from time import thread_time
-from typing import Final, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from aiokafka_lite import AIOKafkaConsumer, __version__
 from aiokafka_lite._arguments import PLAIN_FUNCTION, Kind, expected, is_list
@@ -30,6 +30,9 @@ from aiokafka_lite._pages import (
     refusal,
 )
 from aiokafka_lite.extras.web.scale import Scaling, Target
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.monitoring.health import Health
 
 # --- Measurements ----------------------------------------------------------------------------
 AnyConsumer: TypeAlias = AIOKafkaConsumer[object, object]
@@ -60,9 +63,9 @@ class TooManyError(Exception):
 class NoConsumerError(Exception):
     """There is no consumer to show. The attributes replace its state."""
 
-    def __init__(self, verdict: str, text: str, health_status: int) -> None:
+    def __init__(self, verdict: str, text: str) -> None:
         super().__init__(text)
-        self.verdict, self.text, self.health_status = verdict, text, health_status
+        self.verdict, self.text = verdict, text
 
 
 def source_of(shown: Shown) -> Callable[[], AnyConsumer]:
@@ -76,7 +79,7 @@ def source_of(shown: Shown) -> Callable[[], AnyConsumer]:
 def _made(consumer: AnyConsumer | None) -> AnyConsumer:
     if consumer is None:
         text = "the application has not created the consumer yet"
-        raise NoConsumerError("degraded", text, health_status=200)
+        raise NoConsumerError("degraded", text)
     if not _is_consumer(consumer):
         wanted = "an AIOKafkaConsumer or None"
         raise TypeError(expected("the result of the function", wanted, consumer))
@@ -86,16 +89,8 @@ def _made(consumer: AnyConsumer | None) -> AnyConsumer:
 def present(reference: weakref.ref[AnyConsumer]) -> AnyConsumer:
     if (consumer := reference()) is None:
         text = "the consumer was garbage-collected without stop()"
-        raise NoConsumerError("dead", text, health_status=503)
+        raise NoConsumerError("dead", text)
     return consumer
-
-
-class HealthAnswer(NamedTuple):
-    verdict: str
-    reasons: tuple[str, ...]
-    is_dead: bool
-    body: bytes
-    until: float
 
 
 def _rest_s(began: float) -> float:
@@ -106,7 +101,7 @@ def _rest_s(began: float) -> float:
 class Measured:
     """A consumer's metrics, used `until` a loop time, and the responses built of them."""
 
-    def __init__(self, consumer: AnyConsumer, health: HealthAnswer) -> None:
+    def __init__(self, consumer: AnyConsumer, health: Health) -> None:
         self._consumer = weakref.ref(consumer)
         self._clock = asyncio.get_running_loop().time
         self._bodies: dict[Hashable, bytes] = {}
@@ -151,20 +146,16 @@ class Measuring:
         self._source = source_of(shown)
         self._of: weakref.ref[AnyConsumer] | None = None
         self._measured: Measured | None = None
-        self._health: HealthAnswer | None = None
+        self._health: Health | None = None
+        self._health_until = 0.0
         self.scaling = Scaling()
 
-    def health(self) -> HealthAnswer:
-        consumer = self._consumer()
-        loop = asyncio.get_running_loop()
-        if self._health is None or self._health.until <= loop.time():
+    def health(self) -> Health:
+        consumer, now = self._consumer(), asyncio.get_running_loop().time()
+        if self._health is None or self._health_until <= now:
             began = thread_time()
-            found = consumer.health()
-            body = json.dumps(dataclasses.asdict(found)).encode()
-            until = loop.time() + _rest_s(began)
-            self._health = HealthAnswer(
-                found.verdict, found.reasons, found.verdict == "dead", body, until
-            )
+            self._health = consumer.health()
+            self._health_until = now + _rest_s(began)
         return self._health
 
     def now(self) -> Measured:
@@ -301,6 +292,11 @@ VIEWS: Final[Mapping[str, Callable[[Measured, ConsumerPageQuery], dict[str, Json
 }
 
 
+def health_answer(health: Mapping[str, Any]) -> Answer:
+    status = 503 if health["verdict"] == "dead" else 200
+    return Answer(json.dumps(health).encode(), status=status)
+
+
 class Pages:
     def __init__(self, shown: Shown, hosts: Collection[str]) -> None:
         NAMES.check("hosts", hosts)
@@ -325,8 +321,7 @@ class Pages:
             return await self._look_up(path, parameters)
         except NoConsumerError as error:
             if path == "health":
-                health = {"verdict": error.verdict, "reasons": [error.text]}
-                return Answer(json.dumps(health).encode(), status=error.health_status)
+                return health_answer({"verdict": error.verdict, "reasons": [error.text]})
             return problem(503, error.text)
 
     def _is_own_name(self, host: str) -> bool:
@@ -341,8 +336,7 @@ class Pages:
         if path in self._assets:
             return self._assets[path]
         if path == "health":
-            health = self._measuring.health()
-            return Answer(health.body, status=503 if health.is_dead else 200)
+            return health_answer(dataclasses.asdict(self._measuring.health()))
         if path == "metrics":
             return await self._metrics()
         if (target := Target.of(path)) is not None:
@@ -358,7 +352,7 @@ class Pages:
         return Answer(body)
 
     def _scale(self, target: Target) -> Answer:
-        if self._measuring.health().is_dead:
+        if self._measuring.health().verdict == "dead":
             return problem(503, "the consumer is dead: /health has the reason")
         measured = self._measuring.now()
         answer = self._measuring.scaling.answer(

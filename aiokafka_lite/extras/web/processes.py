@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from aiokafka_lite._pages import Answer, problem, refusal
 from aiokafka_lite.extras.web.app import application_of, require_web, served
+from aiokafka_lite.extras.web.pages import health_answer
 from aiokafka_lite.extras.web.scale import Scaling, Target, added
 
 if TYPE_CHECKING:
@@ -61,5 +62,4 @@ class ProcessPages:
         ]
         verdicts = {str(each["verdict"]) for each in states}
         verdict = verdicts.pop() if len(verdicts) == 1 else "degraded"
-        body = json.dumps({"verdict": verdict, "processes": states}).encode()
-        return Answer(body, status=503 if verdict == "dead" else 200)
+        return health_answer({"verdict": verdict, "processes": states})

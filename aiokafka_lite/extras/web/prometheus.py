@@ -140,9 +140,7 @@ def render(*consumers: tuple[Mapping[str, object], str, Mapping[str, str]]) -> b
                 *(each._replace(labels={**everywhere, **each.labels}) for each in family.samples),
             ]
             collected[family.name] = family
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected(list(collected.values())))
-    return generate_latest(registry)
+    return generate_latest(cast("CollectorRegistry", _Collected(collected.values())))
 
 
 def labels_of(metrics: Mapping[str, object]) -> dict[str, str]:
@@ -152,14 +150,13 @@ def labels_of(metrics: Mapping[str, object]) -> dict[str, str]:
 
 
 class _Collected:
-    def __init__(self, collected: list[Metric]) -> None:
+    """In place of a registry, which would first ask for descriptions."""
+
+    def __init__(self, collected: Iterable[Metric]) -> None:
         self._collected = collected
 
     def collect(self) -> Iterable[Metric]:
         return self._collected
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
 
 
 def families(metrics: Mapping[str, object], verdict: str) -> Iterator[Metric]:
