@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import importlib.util
 from collections.abc import Coroutine
@@ -72,6 +73,11 @@ def run(
         except asyncio.CancelledError:
             if received:
                 raise Interrupted(received[0]) from None
+            raise
+        except KeyboardInterrupt:  # without a handler, as before `consumer.run`
+            if task.cancel():
+                with contextlib.suppress(asyncio.CancelledError):
+                    loop.run_until_complete(task)
             raise
         finally:
             signals.give_back()

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -317,6 +318,21 @@ async def test_sigterm_before_the_end_is_no_success(embedded: KafkaHandle, folde
             running.process.send_signal(signal.SIGTERM)
             assert await running.rest() == 143
             assert "stopped before the end" in running.lines[-1]
+
+
+async def test_ctrl_c_while_the_command_starts_prints_no_traceback(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        silent = KafkaHandle("embedded", f"127.0.0.1:{listening.getsockname()[1]}")
+        for more in ((), ("--processes", "2")):
+            async with command(
+                silent, folder, "handlers_of_run:handle", "t", "-g", "g", *more
+            ) as running:
+                accepted, _ = await asyncio.get_running_loop().sock_accept(listening)
+                running.process.send_signal(signal.SIGINT)
+                assert await running.rest() == 130
+                assert not [each for each in running.lines if "processes stop" not in each]
+                accepted.close()
 
 
 async def test_errors_of_handlers_are_not_those_of_the_output(
