@@ -287,7 +287,7 @@ class Supervisor:
             signals = StopSignals()
             stack.callback(signals.give_back)
             signals.take(lambda number: loop.call_soon_threadsafe(self._heed, number))
-            await serve(stack, self._options, "processes", self.workers)
+            await serve(stack, self._options, self.workers)
             scope = TaskScope("processes")
             stack.push_async_callback(scope.close)
             left = {scope.spawn(each.run(), name=f"process {each.number}") for each in self.workers}

@@ -111,27 +111,20 @@ def load(text: str) -> object:
     sys.path.insert(0, os.getcwd())
     try:
         found: object = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise _import_failed(module_name, error) from error
-        raise CommandError(
-            f"there is no module {error.name} in {os.getcwd()} or among the installed packages"
-        ) from error
     except Exception as error:
-        raise _import_failed(module_name, error) from error
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f" ({last.filename}, line {last.lineno})"
+        if isinstance(error, SyntaxError):
+            place = f" ({error.filename}, line {error.lineno})"
+        elif last.filename.startswith("<"):  # it is not found
+            place = ""
+        text = f"cannot import {module_name}: {type(error).__name__}: {error}{place}"
+        raise CommandError(text) from error
     for part in name.split("."):
         if not hasattr(found, part):
             raise CommandError(f"{module_name} has no {name}{nearest(part, dir(found))}")
         found = getattr(found, part)
     return found
-
-
-def _import_failed(name: str, error: Exception) -> CommandError:
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{last.filename}, line {last.lineno}"
-    if isinstance(error, SyntaxError):
-        place = f"{error.filename}, line {error.lineno}"
-    return CommandError(f"cannot import {name}: {type(error).__name__}: {error} ({place})")
 
 
 # --- A process ------------------------------------------------------------------------------
@@ -165,17 +158,16 @@ def consumer_of(options: argparse.Namespace, number: int, handler: object) -> AI
     return consumer
 
 
-async def serve(
-    stack: AsyncExitStack, options: argparse.Namespace, module: str, shown: object
-) -> None:
-    """Serve the page of a consumer, by the module `app`, or of workers, by `processes`."""
+async def serve(stack: AsyncExitStack, options: argparse.Namespace, shown: Any) -> None:
+    """Serve the page of a consumer, or of a list of workers."""
     if options.web is None:
         return
     host, port = options.web
+    # By name: extras are above the commands.
+    web = importlib.import_module("aiokafka_lite.extras.web.app")
     try:
-        # By name: extras are above the commands.
-        page = importlib.import_module(f"aiokafka_lite.extras.web.{module}")
-        url: str = await stack.enter_async_context(page.serve(shown, host=host, port=port))
+        pages = web.ProcessPages(shown) if isinstance(shown, list) else shown
+        url: str = await stack.enter_async_context(web.serve(pages, host=host, port=port))
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "aiohttp", extra="web") from error
     print(f"page: {url}", file=sys.stderr)
@@ -213,7 +205,7 @@ async def handle_all(
 async def _work_alone(options: argparse.Namespace, handler: object) -> RunSummary | None:
     consumer = consumer_of(options, 0, handler)
     async with AsyncExitStack() as stack:
-        await serve(stack, options, "app", consumer)
+        await serve(stack, options, consumer)
         return await handle_all(consumer, handler, options, progress=options.progress)
 
 

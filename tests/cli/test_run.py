@@ -531,8 +531,8 @@ def test_processes_that_never_begin_end_the_command(
     [
         ("handle", UsageError, "write MODULE:HANDLER"),
         (":handle", UsageError, "write MODULE:HANDLER"),
-        ("missing_of_run:handle", CommandError, "there is no module missing_of_run in"),
-        ("handlers_of_run.sub:handle", CommandError, "there is no module handlers_of_run.sub"),
+        ("missing_of_run:handle", CommandError, "No module named 'missing_of_run'$"),
+        ("handlers_of_run.sub:handle", CommandError, "No module named 'handlers_of_run.sub'"),
         ("broken_of_run:handle", CommandError, "'not_installed' .*broken_of_run.py, line 2"),
         ("wrong_of_run:handle", CommandError, "SyntaxError.*wrong_of_run.py, line 1"),
         ("handlers_of_run:handles", CommandError, "has no handles; did you mean handle?"),

@@ -4,37 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Mapping,
-    MutableMapping,
-    Sequence,
-)
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableMapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 from urllib.parse import parse_qsl, quote
 
 from aiokafka_lite._pages import Answer, hosts_of, response
 from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.extras.web.pages import Pages, Shown
+from aiokafka_lite.extras.web.processes import ProcessPages
 
 if TYPE_CHECKING:
     from aiohttp import web
 
 
-class Answering(Protocol):
-    async def answer(
-        self, method: str, hosts: Sequence[str], path: str, parameters: Mapping[str, str]
-    ) -> Answer: ...
-
-
 EXTRA: Final = ("aiohttp", "prometheus_client")
 
 
-def application(consumer: Shown, *, hosts: Collection[str] = ()) -> web.Application:
+def application(consumer: Shown | ProcessPages, *, hosts: Collection[str] = ()) -> web.Application:
     """Return an aiohttp application that shows a consumer's state. The module lists its paths.
 
     Serve it on its own or mount it with `add_subapp`, in the consumer's event loop. The consumer
@@ -49,11 +36,9 @@ def application(consumer: Shown, *, hosts: Collection[str] = ()) -> web.Applicat
         ModuleNotFoundError: A package of the extra `web` is not installed.
     """
     require_web()
-    return application_of(Pages(consumer, hosts))
-
-
-def application_of(pages: Answering) -> web.Application:
     from aiohttp import web
+
+    pages = consumer if isinstance(consumer, ProcessPages) else Pages(consumer, hosts)
 
     async def answer(request: web.Request) -> web.Response:
         path = request.match_info["path"]
@@ -83,13 +68,14 @@ BACKLOG: Final = 128
 SHUTDOWN_S: Final = 0.5
 
 
-def serve(
-    consumer: Shown,
+@asynccontextmanager
+async def serve(
+    consumer: Shown | ProcessPages,
     *,
     host: str = LOOPBACK,
     port: int = 0,
     hosts: Collection[str] = (),
-) -> AbstractAsyncContextManager[str]:
+) -> AsyncIterator[str]:
     """Serve a consumer's state during an `async with` block, which yields the page's address.
 
     Enter the block before the consumer starts, in the same event loop, and leave it after the
@@ -105,14 +91,11 @@ def serve(
         KafkaConnectionError: The address cannot be listened on.
         ModuleNotFoundError: A package of the extra `web` is not installed.
     """
-    return served(application(consumer, hosts=hosts), host, port)
-
-
-@asynccontextmanager
-async def served(app: web.Application, host: str, port: int) -> AsyncIterator[str]:
+    app = application(consumer, hosts=hosts)
     from aiohttp import web
 
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    del consumer  # serving must not keep it alive
     await runner.setup()
     assert runner.server is not None  # noqa: S101 -- setup made it
     try:

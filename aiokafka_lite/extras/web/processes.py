@@ -5,21 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 from aiokafka_lite._pages import Answer, problem, refusal
-from aiokafka_lite.extras.web.app import application_of, require_web, served
 from aiokafka_lite.extras.web.pages import health_answer
 from aiokafka_lite.extras.web.scale import Scaling, Target, added
 
 if TYPE_CHECKING:
     from aiokafka_lite.cli.processes import Worker
-
-
-def serve(workers: Sequence[Worker], *, host: str, port: int) -> AbstractAsyncContextManager[str]:
-    require_web()
-    return served(application_of(ProcessPages(workers)), host, port)
 
 
 class ProcessPages:
