@@ -24,7 +24,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from aiokafka_lite._arguments import is_int
 from aiokafka_lite._compat import Self
@@ -58,17 +58,14 @@ def signals_of(stop_on: object) -> tuple[int, ...]:
         if (number := Draining.ended_by) in free:
             raise SystemExit(128 + number)
         return free
-    if isinstance(stop_on, str) or not isinstance(stop_on, Iterable):
+    given: list[Any] = list(stop_on) if isinstance(stop_on, Iterable) else [None]
+    if not all(map(is_int, given)):
         raise TypeError(
             f'stop_on must be signals, such as (signal.SIGTERM,), or "default", not {stop_on!r}'
         )
-    given = tuple(dict.fromkeys(stop_on))
-    for each in given:
-        if not is_int(each):
-            raise TypeError(f"stop_on must contain signals such as signal.SIGTERM, not {each!r}")
-        if not can_be_handled(each):
-            raise ValueError(f"stop_on has {each!r}, which is no signal that can be handled")
-    return given
+    if wrong := [each for each in given if not can_be_handled(each)]:
+        raise ValueError(f"stop_on has {wrong[0]!r}, which is no signal that can be handled")
+    return tuple(dict.fromkeys(given))
 
 
 class Draining:

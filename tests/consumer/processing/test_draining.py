@@ -212,8 +212,8 @@ async def test_a_signal_of_the_step_in_which_run_ends_stops_the_consumer() -> No
     [
         ("SIGTERM", TypeError, "must be signals"),
         (15, TypeError, "must be signals"),
-        ([True], TypeError, "must contain signals"),
-        (["SIGTERM"], TypeError, "must contain signals"),
+        ([True], TypeError, "must be signals"),
+        (["SIGTERM"], TypeError, "must be signals"),
         ([signal.SIGKILL], ValueError, "no signal that can be handled"),
         ([12345], ValueError, "no signal that can be handled"),
     ]
