@@ -73,7 +73,10 @@ class DeliveryInTransaction(Protocol):
         """Raise CommitFailedError if a topic was recreated, for requests with topic names."""
 
     def to_commit(self) -> tuple[ConsumerGroupMetadata, DecidedOffsets]:
-        """Return the member and the offsets, or raise CommitFailedError after a revocation."""
+        """Return the member and the offsets. Raises as `raise_if_revoked`."""
+
+    def raise_if_revoked(self) -> None:
+        """Raise CommitFailedError if a partition is no longer assigned."""
 
     def refused(self, error: KafkaError) -> bool:
         """Note a refusal. Return whether a generation is over, and the consumer may join again."""
@@ -117,6 +120,8 @@ class OffsetsOfGroup:
 
     def to_commit(self) -> tuple[ConsumerGroupMetadata, DecidedOffsets]:
         return self.source, self.offsets
+
+    def raise_if_revoked(self) -> None: ...
 
     def refused(self, error: KafkaError) -> bool:
         return False

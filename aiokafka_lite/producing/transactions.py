@@ -502,6 +502,9 @@ class Transactions:
             group_offsets.raise_refusal(delivery, group.group_id, answer)
         except ABOUT_PRODUCER as error:
             raise self.explained(error, "committing offsets in") from error.__cause__
+        # A member that has joined again under its id may have read the committed offsets before
+        # the group got these. It reads the same records again, so only an abort hides these copies.
+        delivery.raise_if_revoked()
 
     async def _add_group(
         self, group_id: str, producer: ProducerIdAndEpoch, deadline: float

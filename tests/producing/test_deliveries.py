@@ -200,6 +200,35 @@ async def test_offsets_from_before_a_loss_are_not_sent_though_the_group_would_ta
             assert not any(each.api == "TxnOffsetCommit" for each in broker.requests)
 
 
+@pytest.mark.parametrize("names", ["batch", "offsets"])
+async def test_offsets_that_are_in_flight_at_a_loss_are_committed_only_if_they_are_not_read_again(
+    names: str,
+) -> None:
+    """The group gets them after the member, which has joined again under its id, has read on."""
+    async with on_broker() as (broker, copying):
+        settings: dict[str, object] = {"group_protocol": "consumer", "heartbeat_interval_ms": 50}
+        async with copying.both(**settings) as (consumer, producer), copying.producer() as other:
+            broker.on("TxnOffsetCommit").delay(2)
+
+            async def copy(by: AIOKafkaProducer) -> None:
+                async with consumer.batch(5) as batch, by.transaction() as tx:
+                    for record in batch:
+                        await tx.send("copies", record.value)
+                    if names == "batch":
+                        tx.commit_offsets(batch)
+                    else:
+                        tx.commit_offsets({copying.tp: 5}, consumer.group_metadata())
+
+            late = asyncio.ensure_future(copy(producer))
+            await until(lambda: any(each.api == "TxnOffsetCommit" for each in broker.requests))
+            broker.on("ConsumerGroupHeartbeat").fail(FencedMemberEpochError, 1)
+            await until(lambda: inside.event_counts(consumer).get("lost") == 1)
+            await copy(other)
+            with pytest.raises(BatchRevokedError):
+                await late
+            await copy_the_rest(broker, copying, consumer, producer)
+
+
 @pytest.mark.parametrize(
     ("protocol", "refusal"),
     [("classic", IllegalGenerationError), ("consumer", FencedMemberEpochError)],

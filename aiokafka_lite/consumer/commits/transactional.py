@@ -193,9 +193,7 @@ class OffsetsInTransaction:
     def to_commit(self, delivery: DeliveredRecords) -> dict[TopicPartition, CommittedOffset]:
         """Return the offsets that finish a delivery. See `DeliveryInTransaction.to_commit`."""
         delivery.leave_out_refused()
-        if revoked := delivery.revoked():
-            self._finished.forget_lost(revoked)
-            raise _revoked(revoked)
+        self.raise_if_revoked(delivery)
         self.commits.topics.raise_if_former(delivery.topic_ids())
         offsets: OffsetsByCursor = {}
         for cursor, records in delivery.unfinished().items():
@@ -207,6 +205,11 @@ class OffsetsInTransaction:
             for cursor, offset in offsets.items()
             if cursor.is_assigned
         }
+
+    def raise_if_revoked(self, delivery: DeliveredRecords) -> None:
+        if revoked := delivery.revoked():
+            self._finished.forget_lost(revoked)
+            raise _revoked(revoked)
 
     def _finishing(self, cursor: Cursor, records: Set[int]) -> OffsetAndMetadata:
         if not records:
@@ -247,10 +250,6 @@ class OffsetsInTransaction:
         )
         for cursor in seeks:
             self.commits.overtake(cursor, None)
-
-
-def _is_lost(cursor: Cursor | None) -> bool:
-    return cursor is not None and not cursor.is_assigned
 
 
 def _revoked(partitions: Collection[TopicPartition]) -> BatchRevokedError:
@@ -321,6 +320,9 @@ class DeliveryToCommit(_OfConsumer):
         self._group = self._offsets.group()
         return self._group, self._committed
 
+    def raise_if_revoked(self) -> None:
+        self._offsets.raise_if_revoked(self._delivery)
+
     def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
         """Apply the outcome. If it is unknown, uncommitted records are read again."""
         for receipt in self._delivery.receipts:
@@ -378,14 +380,17 @@ class NamedOffsets(_OfConsumer):
 
     def to_commit(self) -> tuple[HeldGroup, DecidedOffsets]:
         named = {tp: OffsetAndMetadata(*offset[:2]) for tp, offset in self.offsets.items()}
-        commits = self._offsets.commits
         # The coordinator may accept the former epoch of a member that has joined again, and this
         # member has read the committed offsets since.
-        if lost := [tp for tp in named if _is_lost(self._group.cursors.get(tp))]:
-            raise _revoked(lost)
-        commits.topics.raise_if_former(self.topic_ids())
+        self.raise_if_revoked()
+        self._offsets.commits.topics.raise_if_former(self.topic_ids())
         self._offsets.state.refuse_former_records(named)
         return self._group, self.offsets
+
+    def raise_if_revoked(self) -> None:
+        cursors = self._group.cursors
+        if lost := [tp for tp in self.offsets if tp in cursors and not cursors[tp].is_assigned]:
+            raise _revoked(lost)
 
     def settle(self, transaction: BegunTransaction, *, is_committed: bool | None) -> None:
         if self._is_told:
