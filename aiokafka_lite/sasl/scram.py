@@ -36,7 +36,7 @@ MAX_ITERATIONS: Final = 1_000_000
 # "n,," in base64: no channel binding, no authorisation id.
 NO_CHANNEL_BINDING: Final = b"n,,"
 
-_NAME: Final = rb"(?:[^\x00,=]|=2C|=3D)+"
+_NAME: Final = rb"(?!,)[^\x00,=]*(?:=(?:2C|3D)[^\x00,=]*)*"
 _NONCE: Final = rb"[\x21-\x2b\x2d-\x7e]+"
 _BASE64: Final = rb"[A-Za-z0-9+/]+={0,2}"
 _EXTENSIONS: Final = rb"(?:,[A-Za-z]+=[^\x00,]+)*"

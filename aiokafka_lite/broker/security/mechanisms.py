@@ -231,11 +231,10 @@ class PlainServer:
 
     def evaluate(self, token: bytes) -> Step:
         # As in Kafka, a name or password that is not UTF-8 matches no user.
-        parts = token.decode(errors="replace").split("\0")
+        parts = token.decode(errors="replace").split("\0", PARTS)
         if len(parts) != PARTS:
-            counted = min(len(parts), PARTS + 1)
             raise SaslAuthenticationFailed(
-                f"Invalid SASL/PLAIN response: expected {PARTS} tokens, got {counted}"
+                f"Invalid SASL/PLAIN response: expected {PARTS} tokens, got {len(parts)}"
             )
         authzid, username, password = parts
         if not username:

@@ -132,7 +132,7 @@ FAILURE: Final = '{"status":"invalid_token"}'
 AUTH: Final = "auth"
 
 _INITIAL: Final = re.compile(
-    r"n,(?:a=(?P<authzid>(?:[^\x00,=]|=2C|=3D)+))?,\x01"
+    r"n,(?:a=(?P<authzid>(?!,)[^\x00,=]*(?:=(?:2C|3D)[^\x00,=]*)*))?,\x01"
     r"(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01"
 )
 _AUTH: Final = re.compile(r"(?P<scheme>\w+) +(?P<token>[-_~+/.a-zA-Z0-9]+=*)", re.ASCII)
