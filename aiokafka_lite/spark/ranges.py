@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeAlias, cast
 
+from aiokafka_lite.client.arguments import MOST_LONG, check_tp
 from aiokafka_lite.client.offsets import Offsets
 from aiokafka_lite.client.view import NO_EPOCH, Node
 from aiokafka_lite.errors import IllegalArgumentError
@@ -36,7 +37,7 @@ class KafkaOffsetRange(NamedTuple):
         return self.end - self.start
 
 
-_NUMBER: Final = re.compile(r"[0-9]{1,10}")
+_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 
 SparkOffsets: TypeAlias = dict[str, dict[str, int]]
 """The next offset to read of each partition: ``{"flights": {"0": 23, "1": 345}}``."""
@@ -59,9 +60,10 @@ def from_spark(spark: object) -> Offsets:
     try:
         for topic, partitions in cast("SparkOffsets", spark).items():
             for partition, offset in partitions.items():
-                if type(offset) is not int or not _NUMBER.fullmatch(partition):
+                is_offset = type(offset) is int and 0 <= offset <= MOST_LONG
+                if not is_offset or not _NUMBER.fullmatch(partition):
                     raise ValueError(f"{topic}-{partition} is at {offset!r}")
-                offsets[TopicPartition(topic, int(partition))] = offset
+                offsets[check_tp(TopicPartition(topic, int(partition)))] = offset
     except (AttributeError, ValueError) as error:
         raise IllegalArgumentError(
             f'the offsets of a checkpoint are not like {{"flights":{{"0":23}}}}: {error}'

@@ -32,6 +32,11 @@ def test_offsets_are_read_back() -> None:
         {"t": {"1_0": 1}},
         {"t": {" 1": 1}},
         {"t": {"x": 1}},
+        {"t": {"00": 1}},
+        {"t": {"2147483648": 1}},
+        {"t": {"0": -1}},
+        {"t": {"0": 2**63}},
+        {"\ud800": {"0": 1}},
     ]
 )
 def test_offsets_of_another_layout_are_refused(damaged: object) -> None:

@@ -144,6 +144,8 @@ class Checkpoints(Target):
         except (ValueError, RecursionError):
             return "no JSON, which Spark refuses by itself"
         offsets = from_spark(stored)
+        if any(tp.partition >= 2**31 or not 0 <= at < 2**63 for tp, at in offsets.items()):
+            raise Broken(f"Kafka has no such offsets: {offsets}")
         if from_spark(json.loads(json.dumps(to_spark(offsets)))) != offsets:
             raise Broken(f"{offsets} are stored as other offsets")
         return f"{min(len(offsets), 3)} partitions"
