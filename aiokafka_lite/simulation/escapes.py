@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType, ModuleType
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -132,6 +132,10 @@ def _seed(rng: random.Random, a: Any = None, version: int = 2) -> None:
     SEED(rng, _guard.rng.getrandbits(256) if a is None else a, version)
 
 
+def _refusing(event: str) -> Callable[..., NoReturn]:
+    return lambda *args, **kwargs: _guard.refuse(event)
+
+
 LOCALTIME: Final = time.localtime
 SEED: Final = random.Random.seed
 GET_SIGNAL: Final = signal.getsignal
@@ -155,7 +159,11 @@ REPLACED: Final[Sequence[tuple[Any, str, Callable[..., Any]]]] = (
     (random, "_urandom", lambda size, /: _guard.rng.randbytes(size)),
     (random.Random, "seed", lambda *args, **kwargs: _seed(*args, **kwargs)),
     (random, "seed", lambda *args, **kwargs: _seed(random._inst, *args, **kwargs)),
-    (threading.Thread, "start", lambda self: _guard.refuse(THREAD)),
+    (threading.Thread, "start", _refusing(THREAD)),
+    (Loop, "subprocess_exec", _refusing("subprocess.Popen")),
+    (Loop, "subprocess_shell", _refusing("subprocess.Popen")),
+    (Loop, "create_unix_server", _refusing("socket.bind")),
+    (Loop, "create_unix_connection", _refusing("socket.connect")),
     (signal, "signal", lambda signalnum, handler: _guard.loop.set_signal(signalnum, handler)),
     (signal, "getsignal", lambda signalnum: _guard.loop.get_signal(signalnum)),
 )
@@ -192,8 +200,11 @@ class _Name(NamedTuple):
 OWN: Final = ("aiokafka_lite", "simloop", "pytest", "_pytest")
 
 
-def _of_others() -> Iterator[tuple[object, dict[str, Any]]]:
-    """Yield modules with their names, but for Python's own and OWN. It loads no lazy module."""
+def _of_others() -> Iterator[tuple[object, Mapping[str, Any]]]:
+    """Yield modules with their names, but for Python's own and OWN. It loads no lazy module.
+
+    Also their classes, with the cells in which dataclasses keep a `default_factory`.
+    """
     modules: list[tuple[str, object]] = [*sys.modules.items()]
     for title, module in modules:
         # None: its import is forbidden. isinstance takes cffi's libraries for modules, too.
@@ -203,6 +214,12 @@ def _of_others() -> Iterator[tuple[object, dict[str, Any]]]:
         path = str(names.get("__file__") or LIBRARY)
         if path.startswith(PACKAGES) or not path.startswith(LIBRARY):
             yield module, names
+            for value in [*names.values()]:
+                if isinstance(value, type) and value.__module__ == title:
+                    yield value, vars(value)
+                    for cell in getattr(vars(value).get("__init__"), "__closure__", None) or ():
+                        with contextlib.suppress(ValueError):  # it is empty
+                            yield cell, {"cell_contents": cell.cell_contents}
 
 
 def _names() -> list[_Name]:

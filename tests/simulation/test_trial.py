@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import contextlib
+import dataclasses
 import gc
 import json
 import os
@@ -770,6 +771,22 @@ async def starting_a_process() -> None:
     subprocess.run(["true"], check=True)  # noqa: ASYNC221
 
 
+async def awaiting_a_process() -> None:
+    await asyncio.create_subprocess_exec("true")
+
+
+async def awaiting_a_shell() -> None:
+    await asyncio.create_subprocess_shell("true")
+
+
+async def listening_on_a_path() -> None:
+    await asyncio.start_unix_server(lambda reader, writer: None, "unused")
+
+
+async def connecting_to_a_path() -> None:
+    await asyncio.open_unix_connection("unused")
+
+
 @pytest.mark.parametrize(
     ("escape", "name", "is_swallowed"),
     [
@@ -780,6 +797,10 @@ async def starting_a_process() -> None:
         (connecting, "a real socket", False),
         (resolving, "a real name lookup", False),
         (starting_a_process, "another process", False),
+        (awaiting_a_process, "another process", False),
+        (awaiting_a_shell, "another process", True),
+        (listening_on_a_path, "a real socket", False),
+        (connecting_to_a_path, "a real socket", False),
     ],
 )
 def test_escape_is_named(escape: Callable[[], Any], name: str, *, is_swallowed: bool) -> None:
@@ -803,6 +824,15 @@ class LikeAModule:
     __class__: Any = types.ModuleType
 
 
+@dataclasses.dataclass
+class Order:
+    at: float = dataclasses.field(default_factory=time.time)
+
+
+class Clock:
+    now = time.time
+
+
 def test_clocks_and_random_numbers_are_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     from aiokafka_lite.simulation import START_MS
 
@@ -812,6 +842,9 @@ def test_clocks_and_random_numbers_are_the_runs(monkeypatch: pytest.MonkeyPatch)
     module: Any = types.ModuleType("application")
     module.__file__ = __file__
     vars(module).update(clock=time.monotonic, gmtime=time.gmtime, time=time.time)
+    vars(module).update(Order=Order, Clock=Clock)
+    monkeypatch.setattr(Order, "__module__", module.__name__)
+    monkeypatch.setattr(Clock, "__module__", module.__name__)
     before = dict(vars(module))
     monkeypatch.setitem(sys.modules, module.__name__, module)
     for name, other in (("forbidden", None), ("object", object()), ("cffi", LikeAModule())):
@@ -833,6 +866,8 @@ def test_clocks_and_random_numbers_are_the_runs(monkeypatch: pytest.MonkeyPatch)
                 module.clock(),
                 module.time(),
                 module.gmtime(),
+                Order(),
+                Clock.now(),
                 time.localtime(),
                 time.ctime(),
                 time.asctime(),
@@ -853,6 +888,8 @@ def test_clocks_and_random_numbers_are_the_runs(monkeypatch: pytest.MonkeyPatch)
     assert seen[0][1] == seen[0][2] == pytest.approx(1_000, abs=0.1)
     assert module.clock is before["clock"] is time.monotonic
     assert vars(module) == before
+    assert Clock.now is time.time
+    assert Order().at > START_MS / 1_000 + 1_000_000
     assert time.time() == pytest.approx(kept[0](), abs=5.0)
     assert time.time() > START_MS / 1_000 + 1_000_000
 
