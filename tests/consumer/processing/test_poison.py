@@ -5,26 +5,25 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from aiokafka_lite._compat import timeout
+from aiokafka_lite._compat import override, timeout
 from aiokafka_lite.consumer.buffer.deserialising import AnyDeserializer
-from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
+from aiokafka_lite.consumer.processing.handling import DeadRecord
 from aiokafka_lite.consumer.processing.lanes import Order
-from aiokafka_lite.consumer.processing.run import Run
 from aiokafka_lite.deserializers import Deserializer, Serialized
 from aiokafka_lite.errors import DeserializationError
 from aiokafka_lite.events import CircuitClosed, CircuitOpened, RecordDead
 from aiokafka_lite.processing import CircuitBreaker, Retry
 from aiokafka_lite.structs import TopicPartition
 from tests.consumer.processing.acking import Record
-from tests.support.buffers import A, B, Buffers, batch, no_transactions
+from tests.consumer.processing.shaping import BareRun, now
+from tests.support.buffers import A, B, batch
 from tests.support.events import events_so_far
 from tests.support.waiting import until
 
@@ -35,7 +34,7 @@ GIVE_UP_S = CircuitBreaker().give_up_ms / 1000
 LONGEST_PAUSE_S = 1.2 * CircuitBreaker().max_pause_ms / 1000
 
 
-class Case:
+class Case(BareRun):
     """A run over partitions of some records each, with dead letters that only count.
 
     Args:
@@ -61,9 +60,6 @@ class Case:
         key_deserializer: AnyDeserializer | None = None,
         **settings: Any,
     ) -> None:
-        self.buffers = Buffers(*counts, key_deserializer=key_deserializer)
-        for number, (tp, count) in enumerate(counts.items()):
-            self.buffers.put({tp: batch(0, count)}, node_id=number)
         self.count = sum(counts.values())
         self.calls: list[tuple[float, int]] = []  # when, and of how many records
         self.done: list[tuple[int, int]] = []
@@ -72,23 +68,17 @@ class Case:
         self.refusals = 0  # of dead letters
         self._moved = asyncio.Event()
         self._handler = handler
-        handling = Handling(
-            concurrency=10,
+        super().__init__(
+            *counts,
+            key_deserializer=key_deserializer,
             order=order,
             batch_size=batch_size,
-            max_uncommitted=10_000,
             retry=Retry(attempts=attempts, first_delay_ms=100, dead=dead, stop=stop),
             dead_letter=self._bury if is_keeping else None,
             breaker=CircuitBreaker(**settings),
         )
-        self.run = Run(
-            self.buffers.state.core(
-                ConsumerConfig(rebalance_hold_ms=5_000), buffer=self.buffers.buffer
-            ),
-            self._handle,
-            handling,
-            no_transactions,
-        )
+        for number, (tp, count) in enumerate(counts.items()):
+            self.buffers.put({tp: batch(0, count)}, node_id=number)
 
     @property
     def is_over(self) -> bool:
@@ -102,23 +92,14 @@ class Case:
         self.dead_at.append(now())
         self._moved.set()
 
-    async def _handle(self, given: Record | list[Record]) -> None:
+    @override
+    async def handle(self, given: Record | list[Record], _: object = None) -> None:
         records = given if isinstance(given, list) else [given]
         self.calls.append((now(), len(records)))
         for record in records:
             await self._handler(record)
         self.done += [(record.partition, record.offset) for record in records]
         self._moved.set()
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[asyncio.Task[None]]:
-        with self.run.opened():
-            task = asyncio.ensure_future(self.run.run())
-            try:
-                yield task
-            finally:
-                await self.run.end(now())
-                await asyncio.wait([task])
 
     async def patiently(self, limit_s: float) -> None:
         """Wait until all records are done or dead, so long at most."""
@@ -128,10 +109,6 @@ class Case:
                 while not self.is_over:
                     await self._moved.wait()
                     self._moved.clear()
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def bad(*places: tuple[int, int]) -> Callable[[Record], Awaitable[None]]:
@@ -248,7 +225,7 @@ async def test_records_that_have_succeeded_since_give_a_poison_pill_no_more_trie
 
 async def test_without_dead_letters_a_poison_pill_ends_run_by_its_error() -> None:
     case = Case(bad((0, 0)), {A: 5}, is_keeping=False)
-    async with case.running() as task:
+    async with case.running(fails=True) as task:
         with pytest.raises(ConnectionError, match="as if something"):
             await task
 
@@ -333,7 +310,7 @@ async def test_after_the_limit_one_record_dies_in_each_pause_if_one_is_tried() -
 async def test_without_dead_letters_records_that_all_fail_end_run_within_the_limit() -> None:
     places = ((0, offset) for offset in range(60))
     case = Case(bad(*places), {A: 60}, order="key", attempts=5, is_keeping=False)
-    async with case.running() as task:
+    async with case.running(fails=True) as task:
         with pytest.raises(ConnectionError, match="as if something"):
             await task
         assert now() < GIVE_UP_S + 60 * LONGEST_PAUSE_S
@@ -629,7 +606,7 @@ async def test_a_list_that_fails_by_an_error_that_stops_ends_run_at_its_first_re
         raise MemoryError
 
     case = Case(handle, {A: 3}, order=order, batch_size=10, stop=(MemoryError,))
-    async with case.running() as task:
+    async with case.running(fails=True) as task:
         with pytest.raises(MemoryError):
             await task
     assert case.calls == [(0, 3)]
@@ -643,7 +620,7 @@ async def test_without_dead_letters_what_cannot_be_deserialised_ends_run() -> No
         return int(key)
 
     case = Case(bad(), {A: 5}, order=None, is_keeping=False, key_deserializer=key_of)
-    async with case.running() as task:
+    async with case.running(fails=True) as task:
         with pytest.raises(DeserializationError, match="offset 3"):
             await task
     assert sorted(case.done) == [(0, 0), (0, 1), (0, 2)]
@@ -698,7 +675,7 @@ async def test_an_error_that_stops_ends_run_and_handlers_at_work_have_their_time
         await asyncio.sleep(4 if record.offset == 0 else 100)
 
     case = Case(handle, {A: 1, B: 1}, order=None, stop=(MemoryError,), batch_size=batch_size)
-    async with case.running() as task:
+    async with case.running(fails=True) as task:
         await asyncio.sleep(0.1)
         case.buffers.put({B: batch(1, 1)}, node_id=1)
         await asyncio.sleep(2)

@@ -5,58 +5,41 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from aiokafka_lite._compat import override
 from aiokafka_lite.consumer.assignment.cursor import Range
-from aiokafka_lite.consumer.config import ConsumerConfig
-from aiokafka_lite.consumer.processing.handling import DeadRecord, Handling
+from aiokafka_lite.consumer.processing.handling import DeadRecord
 from aiokafka_lite.consumer.processing.job import Job
-from aiokafka_lite.consumer.processing.run import JobReceipt, Run
+from aiokafka_lite.consumer.processing.run import JobReceipt
 from aiokafka_lite.errors import ConsumerStoppedError
 from aiokafka_lite.processing import CircuitBreaker, Retry
 from aiokafka_lite.structs import TopicPartition
-from tests.support.buffers import A, B, Buffers, batch, no_transactions
+from tests.consumer.processing.shaping import BareRun
+from tests.support.buffers import A, B, batch
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.virtual_time
 
 
-class Case:
+class Case(BareRun):
     """A run of two partitions; handlers of what is `held` wait for an event."""
 
     def __init__(self, **settings: Any) -> None:
-        self.buffers = Buffers(A, B)
         self.begun: list[tuple[int, list[int]]] = []
         self.done: list[tuple[int, int]] = []
         self.held: dict[TopicPartition, asyncio.Event] = {}
         self.failures: list[Exception] = []
-        arguments: dict[str, Any] = {
-            "concurrency": 2,
-            "order": "partition",
-            "batch_size": None,
-            "max_uncommitted": 1000,
-            "retry": Retry(attempts=5, first_delay_ms=30_000),
-            "dead_letter": None,
-            "breaker": None,
-            **settings,
-        }
-        self.is_list = arguments["batch_size"] is not None
-        self.run = Run(
-            self.buffers.state.core(
-                ConsumerConfig(rebalance_hold_ms=5_000), buffer=self.buffers.buffer
-            ),
-            self._handle,
-            Handling(**arguments),
-            no_transactions,
-        )
+        retry = Retry(attempts=5, first_delay_ms=30_000)
+        defaults = {"concurrency": 2, "order": "partition", "retry": retry}
+        super().__init__(A, B, **{**defaults, **settings})
 
-    async def _handle(self, given: Any, _: object = None) -> None:
-        records = given if self.is_list else [given]
+    @override
+    async def handle(self, given: Any, _: object = None) -> None:
+        records = given if isinstance(given, list) else [given]
         tp = TopicPartition(records[0].topic, records[0].partition)
         self.begun.append((tp.partition, [record.offset for record in records]))
         if tp in self.held:
@@ -64,16 +47,6 @@ class Case:
         if self.failures:
             raise self.failures.pop()
         self.done += [(record.partition, record.offset) for record in records]
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        with self.run.opened():
-            task = asyncio.ensure_future(self.run.run())
-            try:
-                yield
-            finally:
-                await self.run.end(asyncio.get_running_loop().time())
-                await task
 
     def workers(self) -> list[weakref.ref[asyncio.Task[Any]]]:
         tasks = (task for task in asyncio.all_tasks() if "handler" in task.get_name())
@@ -468,8 +441,7 @@ class Outbox:
         return self.is_busy
 
     def undone(self) -> list[Any]:
-        record, cursor = SimpleNamespace(offset=0), SimpleNamespace(tp=A)
-        job = SimpleNamespace(record=record, cursor=cursor, is_current=True)
+        job = SimpleNamespace(offset=0, cursor=SimpleNamespace(tp=A), is_current=True)
         return [job] if self.is_busy else []
 
 
