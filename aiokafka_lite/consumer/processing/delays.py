@@ -130,7 +130,7 @@ class HeldRecords:
         for job in jobs:
             due_at = self._loop.time() + self._delays.wait_s(job.record)
             if (origin := Origin.of(job.record)) is not None:
-                job.origin, job.record, job.attempts = origin, origin.record, origin.attempts
+                job.continue_from(origin)
             if self._delays.is_foreign(job):
                 foreign.append(job)
             else:

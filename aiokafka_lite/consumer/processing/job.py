@@ -70,6 +70,10 @@ class Job:
         self.state = LISTED
         self.list_limit = self.success_count = 0
 
+    def continue_from(self, origin: Origin) -> None:
+        """Take the original record of a delayed one, with the attempts before the delay."""
+        self.origin, self.record, self.attempts = origin, origin.record, origin.attempts
+
     def begin(self, now: float, success_count: int) -> None:
         """Note that an attempt begins `now`, after so many calls that have succeeded."""
         self.began_at = now
