@@ -102,6 +102,9 @@ WAITING_HABITS: Final = frozenset(
 # Members notice a rebalance soon if heartbeats are a second apart, and handlers are not slower.
 PROMPT_HEARTBEAT_MS: Final = 1_000
 PROMPT_HANDLING_S: Final = 0.01
+# Handlers meet these more often: they end calls, or have other members handle records.
+OF_MEMBERS: Final = ("member killed", "member stops", "member joins", "loop blocked")
+MORE_OF_MEMBERS: Final = 5
 # The kinds of faults of a seed that has few kinds, so that the same ones meet.
 FEW: Final = 4
 # The share of seeds whose faults are all harmless, so that no record may be handled twice.
@@ -236,11 +239,15 @@ def draw(seed: int, length_s: float = 60.0, way: str = "") -> Plan:
     count = 0 if is_calm else rng.randint(1, max(1, round(length_s / 6)))
     is_gentle = random.Random(f"{seed}:gentle").random() < GENTLE_SHARE
     may_lose = rng.random() < 0.25
+    weights = _weights(rng, may_lose=may_lose, is_gentle=is_gentle)
+    if way == HANDLERS:
+        more = dict.fromkeys(OF_MEMBERS, MORE_OF_MEMBERS)
+        weights = {name: weight * more.get(name, 1) for name, weight in weights.items()}
     faults = draw_faults(
         rng,
         count,
         length_s * FAULTY_SHARE,
-        _weights(rng, may_lose=may_lose, is_gentle=is_gentle),
+        weights,
         is_dense=rng.random() < 0.5,
     )
     pause_s = rng.choice((0.25, 0.5, 1.0))
