@@ -75,7 +75,7 @@ class _Bars:
         rows = {"records": self._total(metrics)}
         if len(partitions := metrics["partitions"]) <= MOST_BARS:
             rows |= self._partitions(partitions)
-        for name in self._tasks.keys() - rows.keys():
+        for name in [each for each in self._tasks if each not in rows]:
             self._progress.remove_task(self._tasks.pop(name))
         for name, (done, left, text) in rows.items():
             if name not in self._tasks:

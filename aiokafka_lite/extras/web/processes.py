@@ -54,5 +54,5 @@ class ProcessPages:
             for each in self._workers
         ]
         verdicts = {str(each["verdict"]) for each in states}
-        verdict = verdicts.pop() if len(verdicts) == 1 else "degraded"
+        verdict = min(verdicts) if len(verdicts) == 1 else "degraded"
         return health_answer({"verdict": verdict, "processes": states})
