@@ -292,7 +292,7 @@ class Supervisor:
             stack.push_async_callback(scope.close)
             left = {scope.spawn(each.run(), name=f"process {each.number}") for each in self.workers}
             while left:
-                ended, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+                ended, left = await asyncio.wait(left, timeout=LOOK_S)
                 for each in ended:
                     each.result()
                 for worker in self._failed():

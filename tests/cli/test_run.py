@@ -454,7 +454,8 @@ async def test_a_process_that_remains_after_its_failure_is_killed(
         embedded, folder, "handlers_of_run:fail_and_hang", topic, "-g", topic, "--processes", "2",
         "--web", f"127.0.0.1:{port}", program=impatient,
     ) as running:  # fmt: skip
-        await running.until("process 0 has failed|process 1 has failed|LookupError: of the handler")
+        await running.until(r"process \d has failed: 2 processes stop")
+        assert "is killed" not in "".join(running.lines), "the others stop at once"
         await running.until(r"process \d is killed: it has not ended in 3 s")
         assert await running.rest() == 1
         assert "LookupError: of the handler" in running.lines[-1]
