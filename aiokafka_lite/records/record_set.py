@@ -137,7 +137,9 @@ class RecordSet:
                 aborted is not None,
                 end_offset,
                 # A method would keep the set alive, and with it the response's memory.
-                partial(_inflate_now, max_batch_bytes) if may_block else None,
+                partial(_inflate, min(_LARGEST_WHOLE_BYTES, max_batch_bytes))
+                if may_block
+                else None,
                 give_back if may_block else None,
                 self.epochs,
             )
@@ -219,7 +221,10 @@ class RecordSet:
             return 0.0
         if self._is_large:
             return _PIECE_S
-        return estimate_inflate_s(self._header, len(self._payload))
+        is_gzip = self._header.attributes & CODEC_MASK == Codec.GZIP
+        by_size_s = len(self._payload) * (_GZIP_S if is_gzip else _OTHERS_S)
+        # Repetitive records compress to few bytes.
+        return max(by_size_s, self._header.count * _RECORD_S)
 
     @property
     def inflated_bytes(self) -> int:
@@ -245,11 +250,13 @@ class RecordSet:
             if self._pieces is not None:
                 self._inflated = self._pieces.next_piece()
             elif self._is_large:
-                self._inflated = self._inflate(header, payload, self._max_batch_bytes)
+                self._inflated = _inflate(
+                    self._max_batch_bytes, header.codec, payload, header.magic
+                )
             else:
                 most = min(_LARGEST_WHOLE_BYTES, self._max_batch_bytes)
                 try:
-                    self._inflated = self._inflate(header, payload, most)
+                    self._inflated = _inflate(most, header.codec, payload, header.magic)
                 except DecompressionLimitError:
                     self._cut(header, payload)
                     self._is_large = True
@@ -355,17 +362,12 @@ class RecordSet:
         if header.count == 0 and not payload:
             return
         if header.is_compressed:
-            payload = self._inflate(header, payload, _LARGEST_MARKER_BYTES)
+            payload = _inflate(_LARGEST_MARKER_BYTES, header.codec, payload)
         markers: list[Record] = []
         # As in Java's client, only the first record counts.
         self._batch_cursor(header, payload, floor=0).take(markers, 1)
         if markers and control_type(markers[0].key) == ControlType.ABORT:
             aborted.end(header.producer_id)
-
-    def _inflate(self, header: BatchHeader, payload: memoryview, max_bytes: int) -> memoryview:
-        from aiokafka_lite.records.compression import inflate  # late: see there
-
-        return inflate(header.codec, payload, max_bytes, magic=header.magic)
 
     def _cut(self, header: BatchHeader, payload: memoryview) -> None:
         from aiokafka_lite.records.compression import inflate_stream  # late: see there
@@ -503,16 +505,10 @@ def _is_full(into: Into) -> bool:
     return not isinstance(into, list) and into.is_full
 
 
-def _inflate_now(max_batch_bytes: int, codec: int, payload: memoryview) -> memoryview:
+def _inflate(max_bytes: int, codec: int, payload: memoryview, magic: int = 2) -> memoryview:
     from aiokafka_lite.records.compression import inflate  # late: see there
 
-    return inflate(Codec(codec), payload, min(_LARGEST_WHOLE_BYTES, max_batch_bytes))
-
-
-def estimate_inflate_s(header: BatchHeader, compressed_bytes: int) -> float:
-    """Estimate by sizes and record count. Repetitive records compress to few bytes."""
-    seconds_per_byte = _GZIP_S if header.attributes & CODEC_MASK == Codec.GZIP else _OTHERS_S
-    return max(compressed_bytes * seconds_per_byte, header.count * _RECORD_S)
+    return inflate(Codec(codec), payload, max_bytes, magic=magic)
 
 
 def decode_all(view: memoryview) -> list[Record]:
