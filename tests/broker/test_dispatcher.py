@@ -54,6 +54,7 @@ async def test_steps_of_a_large_request_take_about_a_slice_each(
 
     def fill(
         ctx: object,
+        request: object,
         topic: ListOffsetsTopic,
         wanted: ListOffsetsPartition,
         answer: ListOffsetsPartitionResponse,
