@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -55,9 +56,10 @@ async def test_a_producer_or_outbox_that_is_given_is_neither_started_nor_stopped
     arguments: ConsumerConfig = ConsumerConfig(group_id="g")
     letters = DeadLetters("dead", producer=None if is_outbox else given)
     outbox = given if is_outbox else None
+    run: Any = SimpleNamespace(reads=lambda topic: False)
     for _ in range(2):
         async with AsyncExitStack() as stack:
-            await letters.open(RunContext(arguments, None, cast("Any", None), outbox, {}, stack))
+            await letters.open(RunContext(arguments, None, run, outbox, {}, stack))
             await letters.close()
     assert given.calls == []
 
