@@ -372,6 +372,10 @@ class SubscriptionState:
         if self.pattern is None and not topics <= self._named:
             self.subscribe(self._named, self.listener)
 
+    @property
+    def has_complete_topics(self) -> bool:
+        return bool(self._complete_topics)
+
     def remove_complete_topics(self) -> None:
         added, self._complete_topics = self._complete_topics, frozenset()
         if self.mode is SubscriptionMode.TOPICS and not added <= self._named:

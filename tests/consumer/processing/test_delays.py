@@ -708,3 +708,19 @@ async def test_few_failed_records_are_delayed_although_no_other_succeeds(
         assert not consumer.metrics()["processing_paused"]
         # After the last delay, they would be dead letters: perhaps everything fails.
         await until(lambda: consumer.metrics()["processing_paused"])
+
+
+@pytest.mark.real_if_long
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_each_member_has_a_share_of_the_topic_and_of_its_delay_topic(
+    kafka: KafkaHandle, protocol: str
+) -> None:
+    job = await Job.of(kafka, [60], partitions=4)
+    members = [job.member(group_protocol=protocol) for _ in range(2)]
+
+    def has_shares() -> bool:
+        shares = [Counter(tp.topic for tp in each.assignment()) for each in members]
+        return all(share == {job.topic: 2, job.retry.delay_topics[0]: 2} for share in shares)
+
+    async with timeout(PATIENCE_S), job.running(members[0]), job.running(members[1]):
+        await until(has_shares)

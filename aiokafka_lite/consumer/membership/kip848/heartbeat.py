@@ -104,10 +104,11 @@ BROKERS_INTERVAL_S: Final = 5.0
 
 
 class Subscription(NamedTuple):
-    """Topic names, or an RE2 expression that the coordinator matches."""
+    """Topic names, or the coordinator's RE2 expression, and the assignor by default."""
 
     names: frozenset[str] = frozenset()
     regex: str | None = None
+    assignor: str | None = None
 
     def covers(self, topic: str) -> bool:
         return self.regex is not None or topic in self.names
@@ -196,7 +197,7 @@ class HeartbeatSchedule:
             return SentHeartbeat(request, member.identity, subscribed, None)
         request.rack_id = self._config.client_rack or None
         request.rebalance_timeout_ms = round(self._config.group_timeout_s * 1000)
-        request.server_assignor = self._config.group_remote_assignor
+        request.server_assignor = self._config.group_remote_assignor or subscribed.assignor
         request.subscribed_topic_names = sorted(subscribed.names)
         request.subscribed_topic_regex = subscribed.regex
         if subscribed.regex is None and self._has_told_regex:

@@ -52,6 +52,8 @@ UNKNOWN_TOPIC_S: Final = 0.5
 LONG_UNKNOWN_S: Final = 5.0
 # How often brokers match expressions with new topics.
 BROKER_LOOKS_S: Final = 10.0
+# The assignor with which each member has a share of each topic, of delay topics and others.
+BY_TOPIC: Final = "range"
 
 
 class ConsumerMembership(GroupedMembership[ConsumerMember]):
@@ -380,13 +382,14 @@ class ConsumerMembership(GroupedMembership[ConsumerMember]):
     def subscribed(self) -> Subscription:
         state = self._state
         pattern = state.pattern
+        assignor = BY_TOPIC if state.has_complete_topics else None
         if state.mode is SubscriptionMode.PATTERN and pattern is not None:
             if pattern is not self._pattern:
                 self._pattern = pattern
                 self._regex = self._for_the_broker(pattern)
             if self._regex is not None:
-                return Subscription(regex=self._regex)
-        return Subscription(state.subscription or frozenset())
+                return Subscription(regex=self._regex, assignor=assignor)
+        return Subscription(state.subscription or frozenset(), assignor=assignor)
 
     def _for_the_broker(self, pattern: re.Pattern[str]) -> str | None:
         """Return the coordinator's expression. None: the consumer matches the pattern (sooner)."""
