@@ -3,6 +3,7 @@
 - One task feeds: it takes records when fewer are ready than twice the handlers, because in a turn
   of the loop each handler may begin one, and the next turn needs as many.
 - A worker is a task that calls the handler for one record after the other.
+- A dead letter is written by a task of its own, so that its topic may be down: it takes no handler.
 - A timer makes a record ready again that waits for another attempt (attempts.py).
 - With transactions, the commit of its outputs and its offset finishes a record (outbox.py).
 
@@ -87,6 +88,8 @@ MOST_TAKEN: Final = 2_000
 LEAST_TAKEN: Final = 64
 # How long a stop waits at least for handlers that were cancelled.
 LEAST_END_S: Final = 0.05
+# How long a dead letter is being written before `health()` names it, and rebalances do not wait.
+LONG_LETTER_S: Final = 5.0
 # In one turn of the loop.
 SLICE_S: Final = 0.002
 # Workers that go on in one turn of those for which there was no time in an earlier one.
@@ -179,6 +182,9 @@ class Run(Processing):
         self._limit: TimeLimit | None = None
         if handling.timeout_s is not None:
             self._limit = TimeLimit(handling.timeout_s, self._running, self._stoppers)
+        # The dead letters that are being written, and since when.
+        self._letters: dict[Job, float] = {}
+        self._letter_slots = asyncio.Semaphore(self._concurrency.value)
         # Idle workers, the latest last.
         self._idle: list[asyncio.Future[None]] = []
         self._worker_count = 0
@@ -578,7 +584,10 @@ class Run(Processing):
 
     def begin_again(self, job: Job) -> None:
         ready = self._lanes.ready
-        if self._attempts.is_free(job):
+        is_over = self._steps.is_finishing or self._gate.holds
+        if job.state is DEAD and job.may_begin and not is_over:
+            self._begin_letter(job)
+        elif self._attempts.is_free(job):
             ready.appendleft(job)  # not behind those that wait for a probe
         else:
             ready.append(job)
@@ -693,40 +702,44 @@ class Run(Processing):
             if not chains:
                 await self._wait_for_work()
                 continue
-            job = calls.job = chains[0][0]
+            job = chains[0][0]
+            if job.state is DEAD:
+                self._begin_letter(job)
+                del job, chains
+                continue
+            calls.job = job
             running.update((each, task) for chain in chains for each in chain)
             try:
-                if job.state is not DEAD:
+                try:
                     try:
-                        try:
-                            call = handler(
-                                [each.record for chain in chains for each in chain]
-                                if takes_lists
-                                else job.record
-                            )
-                            outputs = await (
-                                in_copy_of(base, call) if self._steps.isolates else calls.of(call)
-                            )
-                        finally:
-                            if fair is not None:
-                                fair.ended(chains, clock())
-                            if calls.job is not job:  # the call went on with others
-                                job = calls.job
-                                chains = [[job]]
-                        if is_cancelled():
-                            await raise_cancellation(task)
-                            self._cancelled_workers.discard(task)  # it was ignored
-                        if limit is not None and limit.is_late(task):
-                            raise asyncio.CancelledError
-                    except Exception as error:  # noqa: BLE001 -- the handler's: the policy decides
-                        self._failed(chains, error, task)
-                    except BaseException as error:  # noqa: BLE001 -- likewise, or it is raised
-                        self._raise_unless_failed(error, task)
-                        self._failed(chains, error, task)
-                    else:
-                        self._succeeded(chains, outputs)
+                        call = handler(
+                            [each.record for chain in chains for each in chain]
+                            if takes_lists
+                            else job.record
+                        )
+                        outputs = await (
+                            in_copy_of(base, call) if self._steps.isolates else calls.of(call)
+                        )
+                    finally:
+                        if fair is not None:
+                            fair.ended(chains, clock())
+                        if calls.job is not job:  # the call went on with others
+                            job = calls.job
+                            chains = [[job]]
+                    if is_cancelled():
+                        await raise_cancellation(task)
+                        self._cancelled_workers.discard(task)  # it was ignored
+                    if limit is not None and limit.is_late(task):
+                        raise asyncio.CancelledError
+                except Exception as error:  # noqa: BLE001 -- the handler's: the policy decides
+                    self._failed(chains, error, task)
+                except BaseException as error:  # noqa: BLE001 -- likewise, or it is raised
+                    self._raise_unless_failed(error, task)
+                    self._failed(chains, error, task)
+                else:
+                    self._succeeded(chains, outputs)
                 if job.state is DEAD:
-                    await self._write_dead_letter(job, task)
+                    self._begin_letter(job)
             except asyncio.CancelledError:
                 for chain in chains:
                     self._attempts.cancelled(chain[0])
@@ -737,8 +750,9 @@ class Run(Processing):
                     limit.ended(task)
                 for chain in chains:
                     for job in chain:
-                        del running[job]
-                        self._note_returned(job.cursor)
+                        if running[job] is task:
+                            del running[job]
+                            self._note_returned(job.cursor)
                 del calls.job, job, chain, chains
             self._isolate_if_changed(base)
 
@@ -908,6 +922,36 @@ class Run(Processing):
             error = cancelled
         self._note_end(error)
 
+    def _begin_letter(self, job: Job) -> None:
+        if self._scope.is_ending:
+            self._lanes.ready.appendleft(job)
+            return
+        self._letters[job] = self._loop.time()
+        self._running[job] = self._context.run(
+            self._scope.spawn, self._write_in_turn(job), name="dead letter"
+        )
+
+    async def _write_in_turn(self, job: Job) -> None:
+        await asyncio.sleep(0)  # an eager task factory runs this task before it is noted
+        task = self._running[job]
+        # A rebalance that waits looks again.
+        alarm = self._loop.call_later(LONG_LETTER_S, self._observers.acted)
+        try:
+            async with self._letter_slots:
+                await self._write_dead_letter(job, task)
+        except asyncio.CancelledError:
+            self._lanes.ready.appendleft(job)
+            raise
+        finally:
+            alarm.cancel()
+            if self._running[job] is task:  # otherwise another letter of it is being written
+                del self._running[job], self._letters[job]
+            self._note_returned(job.cursor)
+            self.offer()  # the next record of its lane
+
+    def _long_letters(self, now: float) -> list[Job]:
+        return [job for job, began_at in self._letters.items() if now - began_at >= LONG_LETTER_S]
+
     async def _write_dead_letter(self, job: Job, task: asyncio.Task[None]) -> None:
         """Only the acknowledgement finishes the record."""
         error, letter = job.error, job.letter
@@ -1030,7 +1074,9 @@ class Run(Processing):
         return {cursor.tp for cursor in self._allowance if cursor.worked_by is self}
 
     def undone(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Range]:
-        jobs = (*self._running, *(() if self._outbox is None else self._outbox.undone()))
+        long = self._long_letters(self._loop.time())
+        running = (job for job in self._running if job not in long)
+        jobs = (*running, *(() if self._outbox is None else self._outbox.undone()))
         places = ((job.cursor, job.offset) for job in jobs if job.is_current)
         return spans_of(places, partitions)
 
@@ -1048,10 +1094,12 @@ class Run(Processing):
 
     def _cancel_workers(self, jobs: Iterable[Job]) -> None:
         spared = {asyncio.current_task(), *self._stoppers, *self._cancelled_workers}
-        for task in dict.fromkeys(self._running[job] for job in jobs):
+        for task, job in {self._running[job]: job for job in jobs}.items():
             if task not in spared:
                 self._cancelled_workers.add(task)
-                task.add_done_callback(self._worker_ended)
+                task.add_done_callback(
+                    self._cancelled_workers.discard if job in self._letters else self._worker_ended
+                )
                 self._scope.cancel(task)
 
     def _worker_ended(self, task: asyncio.Task[None]) -> None:
@@ -1066,6 +1114,12 @@ class Run(Processing):
 
     def troubles(self, now: float) -> Iterator[str]:
         yield from self._attempts.troubles(now)
+        if long := self._long_letters(now):
+            yield (
+                f"the dead letter of {place_of(long[0])} has been waiting for "
+                f"{now - self._letters[long[0]]:.1f} s to be written by {long[0].letter!r}, and so "
+                f"have {len(long) - 1} others"
+            )
         if self._limit is not None:
             yield from self._limit.troubles(now)
         if self._watched is not None:
