@@ -41,6 +41,7 @@ from aiokafka_lite.consumer.processing.headers import (
     FIRST_MESSAGE,
     FIRST_TIMESTAMP,
     GROUP,
+    KEPT,
     MESSAGE,
     OFFSET,
     PARTITION,
@@ -416,7 +417,9 @@ class DelayTopic(DeadLetters):
                 FIRST_TIMESTAMP: b"%d" % wall_ms(),
             }
         history[DELAY_COUNT] = b"%d" % (int(history.get(DELAY_COUNT, b"0")) + 1)
-        return super()._headers(replace(dead, history=(*history.items(), WAITING)))
+        headers = super()._headers(replace(dead, history=(*history.items(), WAITING)))
+        own = [each for each in dead.record.headers if each[0].startswith(PREFIX)]
+        return [*((KEPT + name, value) for name, value in own), *headers]
 
 
 def transactional_id_of(run: RunContext) -> str | None:

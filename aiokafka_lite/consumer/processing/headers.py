@@ -36,6 +36,8 @@ HISTORY: Final = (DELAY_COUNT, FIRST_EXCEPTION, FIRST_MESSAGE, FIRST_TIMESTAMP)
 # Of a record in a delay topic, and of no dead letter: it may wait there for its retry.
 STATE: Final = PREFIX + "state"
 WAITING: Final = (STATE, b"delayed")
+# The beginning of the names in a delay topic of a record's own headers with PREFIX.
+KEPT: Final = "__delayed."
 
 
 def without_death(headers: Headers) -> list[Header]:
@@ -71,7 +73,10 @@ class Origin(NamedTuple):
                 None,
                 record.serialized_key_size,
                 record.serialized_value_size,
-                tuple(without_death(record.headers)),
+                tuple(
+                    (name.removeprefix(KEPT), value)
+                    for name, value in without_death(record.headers)
+                ),
             )
             attempts, delay_count = int(found[DELIVERY_COUNT]), int(found[DELAY_COUNT])
             group_id = found[GROUP].decode()

@@ -10,7 +10,9 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
-from aiokafka_lite.structs import ConsumerRecord
+from aiokafka_lite.errors import IllegalStateError
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+from tests.consumer.processing.running import member
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.protocols import WAYS
 from tests.support.rows import rows
@@ -65,3 +67,26 @@ async def test_handlers_that_commit_do_not_fail_when_a_rebalance_takes_partition
             await task  # raises nothing
     # Without auto-commit nobody commits what was finished behind the last commit of a handler.
     assert not enable_auto_commit or set(seen.values()) == {1}
+
+
+async def test_a_handler_commits_its_record_in_a_task_of_its_own(kafka: KafkaHandle) -> None:
+    topic = await kafka.create_topic()
+    tp = TopicPartition(topic, 0)
+    await kafka.produce(topic, 0, rows(0, 3))
+
+    async with timeout(90), member(kafka, topic, unique("g")) as consumer:
+
+        async def handle(record: ConsumerRecord[bytes | None, bytes | None]) -> None:
+            await asyncio.gather(consumer.commit({tp: record.offset + 1}))
+            if record.offset == 0:
+                with pytest.raises(IllegalStateError):  # no handler has that record
+                    await asyncio.gather(consumer.commit({tp: 2}))
+
+        async def commit_elsewhere() -> None:
+            with pytest.raises(IllegalStateError):
+                await consumer.commit({tp: 1})
+
+        await asyncio.gather(
+            consumer.run(handle, order="partition", until="end"), commit_elsewhere()
+        )
+        assert await consumer.committed(tp) == 3

@@ -724,3 +724,15 @@ async def test_each_member_has_a_share_of_the_topic_and_of_its_delay_topic(
 
     async with timeout(PATIENCE_S), job.running(members[0]), job.running(members[1]):
         await until(has_shares)
+
+
+@pytest.mark.real_if_long
+async def test_a_delayed_dead_letter_keeps_its_headers(kafka: KafkaHandle) -> None:
+    job = await Job.of(kafka, [1, 2])
+    headers: Any = [("__dlq.errors.topic", b"other"), ("own", b"1"), ("__dlq.errors.state", b"")]
+    job.failures = {b"v": 3}
+    await kafka.produce(job.topic, 0, [(b"k", b"v")], headers=headers)
+    async with timeout(PATIENCE_S), job.running():
+        await until(lambda: len(job.tried) == 4)
+    for tried in job.tried:
+        assert sorted(tried.record.headers) == sorted(headers)
