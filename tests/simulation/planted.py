@@ -1127,9 +1127,9 @@ _HANDLERS: Final = (
         "attempts",
         (
             _edit(
-                "consumer.processing.delays",
-                "job.attempts = origin, origin.record, origin.attempts\n",
-                "job.attempts = origin, origin.record, 0\n",
+                "consumer.processing.job",
+                "self.attempts = origin, origin.record, origin.attempts\n",
+                "self.attempts = origin, origin.record, 0\n",
             ),
         ),
         handling=lambda handling: handling.after > 0,
@@ -1222,8 +1222,8 @@ _HANDLERS: Final = (
         (
             _edit(
                 "consumer.processing.run",
-                "                        if limit is not None and limit.is_late(task):\n",
-                "                        if False:\n",
+                "                    if limit is not None and limit.is_late(task):\n",
+                "                    if False:\n",
             ),
         ),
         handling=lambda handling: handling.timeout_s is not None and handling.form != "plain",
