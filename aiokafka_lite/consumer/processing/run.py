@@ -1041,10 +1041,8 @@ class Run(Processing):
             )
         own: dict[Cursor, dict[int, object]] = {}
         task = asyncio.current_task()
-        # A handler may have started the task, as asyncio.wait_for did before Python 3.12.
-        is_of_any = task not in self._running.values() and HANDLED.get(None) == self._delivery_of
         for job, worker in self._running.items():
-            if worker is task or is_of_any:
+            if worker is task:
                 own.setdefault(job.cursor, {})[job.offset] = job
         return own
 
