@@ -75,7 +75,7 @@ def run(
                 raise Interrupted(received[0]) from None
             raise
         except KeyboardInterrupt:  # without a handler, as before `consumer.run`
-            if task.cancel():
+            if not received and task.cancel():
                 with contextlib.suppress(asyncio.CancelledError):
                     loop.run_until_complete(task)
             raise

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import os
 import signal
@@ -57,6 +58,25 @@ def test_second_signal_ends_a_program_that_blocks_its_loop() -> None:
 
     with pytest.raises(Interrupted, match="SIGINT"):
         loops.run(main())
+
+
+def test_second_signal_does_not_wait_until_all_is_closed() -> None:
+    closed: list[str] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.Event().wait()
+        finally:
+            loop.call_soon(signal.raise_signal, signal.SIGINT)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            closed.append("late")
+
+    with pytest.raises(KeyboardInterrupt):
+        loops.run(main())
+    assert closed == []
 
 
 def test_errors_come_through_and_handlers_are_put_back() -> None:
