@@ -678,9 +678,14 @@ def run_purge(options: argparse.Namespace) -> int:
 
 
 def _delete(where: Connecting, spans: Mapping[TopicPartition, Span]) -> None:
-    problems: list[str] = []
     with where.cluster() as cluster:
-        cluster.look({tp.topic for tp in spans})
+        for name in {tp.topic for tp in spans}:
+            ask_for_topic(cluster, name)  # it may have been deleted meanwhile
+        problems = [
+            f"partition {tp.partition} of {tp.topic} was not purged: it has no leader"
+            for tp in spans
+            if cluster.view.leader(tp) is None
+        ]
         timeout_ms = int(where.config.request_timeout_s * 1000)
         for node, by_topic in by_leader(cluster, spans).items():
             topics = [

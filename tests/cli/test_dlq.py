@@ -6,7 +6,7 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 
 import pytest
 
@@ -22,6 +22,7 @@ from tests.cli.running import Running, Terminal
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.waiting import until
 
+Change = Callable[[], Coroutine[None, None, None]]
 OWN = ("own", b"\xff\x00")
 
 
@@ -537,6 +538,37 @@ async def test_letters_are_purged_after_a_confirmation(
     assert await letters.in_topic(dead) == []
     ended = await cli(*purge, "--all", "--yes")
     assert (ended.code, ended.errors) == (0, f"{dead} has no dead letters to delete\n")
+
+
+async def test_what_is_lost_before_the_confirmation_is_not_said_to_be_deleted(
+    cli: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with Broker(nodes=2) as broker:
+        for topic in ("dlq", "gone"):
+            broker.create_topic(topic, 2, replication_factor=1)
+            for partition in range(2):
+                broker.produce(topic, "v", partition=partition)
+
+        async def lose_leader() -> None:
+            await broker.stop_node(broker.leader_of(TopicPartition("dlq", 0)))
+
+        async def delete() -> None:
+            broker.delete_topic("gone")
+
+        for topic, change, said in (
+            ("gone", delete, "there is no topic gone"),
+            ("dlq", lose_leader, "partition 0 of dlq was not purged: it has no leader"),
+        ):
+
+            def confirm(*_: object, change: Change = change) -> None:
+                asyncio.run_coroutine_threadsafe(change(), loop).result()
+
+            monkeypatch.setattr(dlq, "confirm", confirm)
+            where = "-b", broker.bootstrap_servers
+            ended = await cli("dlq", "purge", topic, *where, "--all", "--force", "--yes")
+            assert (ended.code, ended.out) == (1, b"")
+            assert f"error: {said}\n" in ended.errors
 
 
 async def test_delayed_records_are_no_dead_letters(cli: Running) -> None:
