@@ -204,12 +204,13 @@ class Worker:
 
     async def _live(self) -> Failed:
         """Start a process, and return how it has ended."""
-        ours, theirs = Pipe()
-        with ours:
+        with contextlib.ExitStack() as stack:
             try:
+                ours, theirs = (stack.enter_context(each) for each in Pipe())
                 with theirs:
                     self._process = process = start(theirs)
-                ours.send((self._options, self.number))
+                with contextlib.suppress(ConnectionError):  # it has died: see its exit code
+                    ours.send((self._options, self.number))
                 while process.poll() is None:
                     self._read(ours)
                     now = time.monotonic()
@@ -220,7 +221,7 @@ class Worker:
                     await asyncio.sleep(LOOK_S)
                 self._read(ours)
                 reason = f"exit code {process.returncode}"
-            except OSError as error:  # such as too many processes
+            except OSError as error:  # such as too many processes or files
                 reason = str(error)
             finally:
                 self.kill("the command ends")

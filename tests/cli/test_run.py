@@ -509,15 +509,27 @@ async def test_errors_that_a_restart_does_not_cure_end_the_command(
                 assert "starts again" not in "".join(running.lines)
 
 
-@pytest.mark.parametrize("problem", ["127.0.0.1:1", "too many processes"])
+@pytest.mark.parametrize(
+    "problem", ["127.0.0.1:1", "too many processes", "too many files", "code 3"]
+)
 def test_processes_that_never_begin_end_the_command(
     problem: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(*_: object, **_more: object) -> None:
-        raise BlockingIOError(errno.EAGAIN, problem)
+    def fail(*_: object, **_more: object) -> None:
+        raise OSError(errno.EAGAIN, problem)
 
-    if problem == "too many processes":
-        monkeypatch.setattr(subprocess, "Popen", start)
+    def die(*_: object) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([sys.executable, "-c", "import sys; sys.exit(3)"])
+        process.wait()
+        return process
+
+    match problem:
+        case "too many processes":
+            monkeypatch.setattr(subprocess, "Popen", fail)
+        case "too many files":
+            monkeypatch.setattr(processes, "Pipe", fail)
+        case "code 3":
+            monkeypatch.setattr(processes, "start", die)
     monkeypatch.chdir(folder)
     monkeypatch.setattr(processes, "FIRST_DELAY_S", 0.0)
     monkeypatch.setattr(processes, "MOST_DEATHS", 2)
