@@ -133,9 +133,11 @@ class Connecting(NamedTuple):
             max_partition_fetch_bytes=MAX_PARTITION_FETCH_BYTES,
         )
 
-    def member(self, kind: type[AIOKafkaConsumer], **settings: Any) -> AIOKafkaConsumer:
+    def member(
+        self, kind: type[AIOKafkaConsumer], *topics: str, **settings: Any
+    ) -> AIOKafkaConsumer:
         """Create a consumer that joins a group."""
-        return kind(**self._arguments(), client_rack=self.client_rack, **settings)
+        return kind(*topics, **self._arguments(), client_rack=self.client_rack, **settings)
 
     def producer(self, transactional_id: str | None = None) -> AIOKafkaProducer:
         from aiokafka_lite.producing import AIOKafkaProducer

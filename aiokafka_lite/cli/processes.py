@@ -135,10 +135,10 @@ def _end_with_parent(connection: Connection) -> None:
 async def _handle(
     options: argparse.Namespace, number: int, handler: object, connection: Connection
 ) -> None:
-    consumer = consumer_of(options, number, handler)
-    reporting = TaskScope("reports")
-    reporting.spawn(_report(consumer, connection), name="report")
     with _failing(connection):
+        consumer = consumer_of(options, number, handler)
+        reporting = TaskScope("reports")
+        reporting.spawn(_report(consumer, connection), name="report")
         try:
             summary = await handle_all(consumer, handler, options, stop_on=(STOP,))
         finally:

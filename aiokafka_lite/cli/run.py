@@ -144,18 +144,19 @@ def consumer_of(options: argparse.Namespace, number: int, handler: object) -> AI
         async def __aexit__(self, *_: object) -> None:
             await self.stop()
 
-    consumer = connecting(options).member(
-        AIOKafkaConsumer if options.name == options.instance else LeavingConsumer,
-        group_id=options.group,
-        group_instance_id=options.instance and f"{options.instance}-{number}",
-        auto_offset_reset=options.start,
-        isolation_level=options.isolation_level,
-    )
-    router = Router(handler) if isinstance(handler, Mapping) else handler
-    # Before it starts, which fails if one is missing.
-    if topics := options.topics or (isinstance(router, Router) and router.names):
-        consumer.subscribe(topics)
-    return consumer
+    try:
+        router = Router(handler) if isinstance(handler, Mapping) else handler
+        names = router.names if isinstance(router, Router) else None
+        return connecting(options).member(
+            AIOKafkaConsumer if options.name == options.instance else LeavingConsumer,
+            *(options.topics or names or ()),  # now, because its start fails if one is missing
+            group_id=options.group,
+            group_instance_id=options.instance and f"{options.instance}-{number}",
+            auto_offset_reset=options.start,
+            isolation_level=options.isolation_level,
+        )
+    except (TypeError, ValueError) as error:
+        raise CommandError(f"{options.handler}: {error}") from error
 
 
 async def serve(stack: AsyncExitStack, options: argparse.Namespace, shown: Any) -> None:

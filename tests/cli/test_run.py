@@ -93,6 +93,7 @@ async def lose_connection(record):
 
 nothing = None
 by_topic = {"not_there": handle}
+by_number = {5: handle}
 
 class Inner:
     by_topic = {}
@@ -415,11 +416,13 @@ async def test_a_failed_or_wrong_handler_ends_the_command(
         ("handlers_of_run:nothing", "handler must be", two),
         ("handlers_of_run:nothing", "handler must be", (topic,)),
         ("handlers_of_run:by_topic", "topic 'not_there' was not found", ("--timeout", "1")),
+        ("handlers_of_run:by_number", "by_number: a topic's name must be", ()),
+        ("handlers_of_run:by_number", "by_number: a topic's name must be", two),
     ):
         async with command(embedded, folder, handler, *more, "-g", topic) as running:
             assert await running.rest() == 1
             assert text in running.lines[-1]
-            assert "starts again" not in "".join(running.lines)
+            assert not re.search("starts again|Unclosed", "".join(running.lines))
 
 
 async def test_processes_of_a_handler_do_not_ignore_signals(
