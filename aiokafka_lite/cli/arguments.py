@@ -59,13 +59,13 @@ def add_arguments(
     `--watch [SECONDS=2]` has 2 without a value. `TOPIC` is positional, and so are `TOPIC ...` for
     one or more `topics`, and `[TOPIC ...]` for any number. The last name is that in the namespace.
     Indented lines continue the help, and "(default: =2)" in it is the default. A line after `| `
-    excludes the one before.
+    excludes the one before, and after `|| ` one of them is required.
     """
     for alternatives in re.split(r"\n(?![ |])", text.strip("\n")):
-        entries = alternatives.split("\n| ")
-        is_choice = len(entries) > 1
-        target = container.add_mutually_exclusive_group() if is_choice else container
-        for entry in entries:
+        target, (first, *others) = container, re.split(r"\n\|+ ", alternatives)
+        if others:
+            target = container.add_mutually_exclusive_group(required="\n|| " in alternatives)
+        for entry in (first, *others):
             _add_argument(target, entry, {} if kinds is None else kinds)
 
 

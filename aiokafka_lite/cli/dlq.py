@@ -161,7 +161,7 @@ The command first reads the records, and fails if some of them are not dead lett
 arguments:
 {_TOPIC}
 --until WHERE  delete the records before this position: {FORMS}
---all  delete all records up to the current end
+|| --all  delete all records up to the current end
 {_PARTITION}
 --force  do not read the records first, and also delete records that are not dead letters
 {YES}
@@ -648,8 +648,6 @@ def _summary(letter: _Letter) -> str:
 
 # --- purge ---------------------------------------------------------------------------------
 def run_purge(options: argparse.Namespace) -> int:
-    if (options.until is None) is not options.all:
-        raise UsageError("add either --until WHERE or --all")
     check_confirmable(options)
     where = connecting(options)
     found = _find(options, where, stop=options.until)

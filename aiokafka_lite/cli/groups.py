@@ -414,9 +414,9 @@ would overwrite the new offsets with their own positions. A group that does not 
 arguments:
 GROUP  the consumer group
 --topic TOPIC[:N,N-N…] ...  this topic, or some of its partitions (repeatable)
-| --all-topics  all topics for which the group has committed offsets
+|| --all-topics  all topics for which the group has committed offsets
 --to WHERE  the new position: {FORMS}
-| --by N  move the committed offsets by N, backwards if N is negative
+|| --by N  move the committed offsets by N, backwards if N is negative
 --execute  make the changes (default: only show them)
 {AS_JSON}
 
@@ -430,10 +430,6 @@ examples:
 
 
 def run_reset(options: argparse.Namespace) -> int:
-    if not (options.topic or options.all_topics):
-        raise UsageError("add either --topic TOPIC or --all-topics")
-    if options.to is None and options.by is None:
-        raise UsageError("add either --to WHERE or --by N")
     with connecting(options).cluster() as cluster:
         cluster.look(None)
         described, before = read_group(cluster, options.group)

@@ -242,13 +242,13 @@ TIMEOUT_S: Final = 2.0
 ASKED: Final = "_ARGCOMPLETE"
 
 
-_COMPLETION: Final = """
+_COMPLETION: Final = f"""
 Print a shell script that completes commands, options, and names of topics and groups. The script
 reads the names from the cluster given on the command line, in the environment or in a properties
 file.
 
 arguments:
-SHELL  which shell
+SHELL  which shell: {", ".join(SHELLS)}
 
 examples:
   eval "$(aiokafka-lite completion bash)"      in ~/.bashrc

@@ -64,6 +64,8 @@ in which format:
 --header, --only NAME=VALUE ...  of a header
 --format  one of two
 | --none  no format
+--here  in this place
+|| --there  in that place
 
 examples:
   p do x
@@ -74,7 +76,7 @@ examples:
 
     kinds = {"format": ("text", "json")}
     parser = arguments.Declaration(run, text, kinds).add_to(subparsers, "do")
-    given = "a b c -k --only x=1 --header y=2 --watch --format JSON"
+    given = "a b c -k --only x=1 --header y=2 --watch --format JSON --there"
     assert vars(parser.parse_args(given.split())) == {
         "first": "a",
         "topics": ["b", "c"],
@@ -84,18 +86,20 @@ examples:
         "size": 7,
         "format": "json",
         "none": False,
+        "here": False,
+        "there": True,
         "run": run,
         "later": "topics",
     }
-    assert parser.parse_args(["a", "--watch", "3"]).watch == 3.0
+    assert parser.parse_args(["a", "--here", "--watch", "3"]).watch == 3.0
     shown = parser.format_help()
     assert "Do something.\n\nAnd more.\n\npositional arguments:\n" in shown
     assert re.search("  -k, --keys +with keys\n", shown)
     assert re.search(r"\nin which format:\n  --size N +how large \(default: 7\)\n", shown)
     assert shown.endswith("\n\nexamples:\n  p do x\n")
-    for wrong in (["a", "--format", "x"], ["a", "--format", "text", "--none"]):
+    for wrong in ("--here --format x", "--here --format text --none", "--here --there", "-k"):
         with pytest.raises(SystemExit):
-            parser.parse_args(wrong)
+            parser.parse_args(["a", *wrong.split()])
     with pytest.raises(TypeError, match="there are no arguments key"):
         arguments.Declaration(run, text, {"format": ("text",), "key": int}).add_to(
             subparsers, "keep"

@@ -510,8 +510,8 @@ async def test_letters_are_purged_after_a_confirmation(
     kafka, dead = letters.kafka, letters.dead
     purge = ["dlq", "purge", dead, "-b", kafka.bootstrap_servers]
     for more, said in (
-        ([], "either --until WHERE or --all"),
-        (["--all", "--until", "1d"], "either --until WHERE or --all"),
+        ([], "one of the arguments --until --all is required"),
+        (["--all", "--until", "1d"], "--until: not allowed with argument --all"),
         (["--all"], "add --yes"),
     ):
         ended = await cli(*purge, *more)

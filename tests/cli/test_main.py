@@ -37,12 +37,28 @@ def test_plain_decoder_is_told_in_one_line_with_what_to_install(
     assert all("reinstall" in note or "unset" in note for note in notes)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["broker", "--help"]])
-def test_help_is_printed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("", "COMMAND"),
+        ("broker", "[--status-port PORT | --no-status]"),
+        ("reset", "(--topic TOPIC[:N,N-N…] | --all-topics) (--to WHERE | --by N)"),
+        ("completion", "bash, zsh, fish, tcsh, powershell"),
+    ],
+)
+def test_help_is_printed(
+    command: str,
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
     with pytest.raises(SystemExit) as caught:
-        main(arguments)
+        main([*command.split(), "--help"])
     assert caught.value.code == 0
-    assert "usage:" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert printed.startswith("usage: ")
+    assert text in printed
 
 
 def test_usage_has_the_name_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
