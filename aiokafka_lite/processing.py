@@ -10,6 +10,7 @@ old records at once.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Iterator
@@ -97,20 +98,24 @@ class OwnProducer(GivenProducer):
     def __init__(self, make: NewProducer) -> None:
         self._make = make
         self._lease = None
+        # Two producers with one transactional id would fence each other.
+        self._changing = asyncio.Lock()
 
     @override
     async def lend(self) -> ProducerLease:
-        if self._lease is None:
-            producer = self._make()
-            await producer.start()
-            self._producer = producer
-        return await super().lend()
+        async with self._changing:
+            if self._lease is None:
+                producer = self._make()
+                await producer.start()
+                self._producer = producer
+            return await super().lend()
 
     @override
     async def dismiss(self) -> None:
-        if self._lease is not None:
-            self._lease = None
-            await self._producer.stop()
+        async with self._changing:
+            if self._lease is not None:
+                self._lease = None
+                await self._producer.stop()
 
 
 class OutboxWriter:

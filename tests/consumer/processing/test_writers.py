@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
 from typing import Any, cast
@@ -80,6 +81,26 @@ async def test_a_producer_is_created_once_and_again_after_it_was_dismissed() -> 
     assert [each.calls for each in made] == [["start", "lend", "stop"]]
     assert await source.lend() is not lease
     assert len(made) == 2
+
+
+async def test_one_producer_is_created_for_callers_at_the_same_time() -> None:
+    made: list[Noting] = []
+
+    class Slow(Noting):
+        async def start(self) -> None:
+            await asyncio.sleep(0)
+            await super().start()
+
+    def make() -> Any:
+        made.append(Slow())
+        return made[-1]
+
+    source = OwnProducer(make)
+    await source.lend()
+    await source.dismiss()
+    assert len(set(await asyncio.gather(*(source.lend() for _ in range(3))))) == 1
+    await source.dismiss()
+    assert [each.calls for each in made] == [["start", "lend", "stop"]] * 2
 
 
 async def test_what_no_run_processes_cannot_be_written_with_its_offset() -> None:
