@@ -113,11 +113,15 @@ class Offsets(Protocol):
 
 
 class End(NamedTuple):
-    """The end of one log: until that is truncated, or its topic recreated."""
+    """The end of one log: until that is truncated before it, or its topic recreated."""
 
     offset: int
     topic_id: bytes
     truncation: Truncation
+
+    @property
+    def is_cut_off(self) -> bool:
+        return any(offset < self.offset for offset in self.truncation.end_offsets())
 
 
 class RunBounds:
@@ -156,7 +160,7 @@ class RunBounds:
     def end_of(self, cursor: Cursor) -> int | None:
         """Return the end of a partition. None: it is not known yet."""
         end = self._ends.get(cursor.tp)
-        if end is None or end.truncation.later or not cursor.is_of_topic(end.topic_id):
+        if end is None or end.is_cut_off or not cursor.is_of_topic(end.topic_id):
             return None
         return end.offset
 

@@ -22,6 +22,7 @@ from tests.consumer.processing.running import PATIENCE_S, member
 from tests.consumer.processing.shaping import A, B, Shaped
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.for_each import for_each
+from tests.support.rows import rows
 
 Record = ConsumerRecord[bytes | None, bytes | None]
 
@@ -227,6 +228,31 @@ async def test_the_end_of_a_truncated_log_is_looked_up_again() -> None:
         assert summary.is_complete
         assert done[-1] == b"w"
         assert len(done) < 50
+
+
+@pytest.mark.virtual_time
+async def test_a_log_that_is_truncated_after_the_end_keeps_its_end() -> None:
+    tp, done = TopicPartition("t", 0), list[int]()
+    async with Broker(nodes=2) as broker:
+        broker.create_topic("t")
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        await kafka.produce("t", 0, rows(0, 10))
+
+        async def handle(record: Record) -> None:
+            done.append(record.offset)
+            if len(done) == 1:
+                await kafka.produce("t", 0, rows(10, 5))
+                await asyncio.sleep(2)  # they are read, and kept back
+                assert await consumer.position(tp) == 15
+                broker.truncate(tp, 12)
+                broker.produce("t", b"w")
+                await asyncio.sleep(2)
+
+        consumer = member(kafka, "t", unique("until"), metadata_max_age_ms=300)
+        async with timeout(PATIENCE_S), consumer:
+            summary = await consumer.run(handle, until="end", order="partition")
+        assert summary.is_complete
+        assert done == [*range(10)]
 
 
 @pytest.mark.virtual_time
