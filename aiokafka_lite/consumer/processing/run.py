@@ -247,9 +247,10 @@ class Run(Processing):
 
     def reads(self, topic: str) -> bool:
         """Whether the consumer is to read a topic."""
-        pattern = self._state.pattern
+        # Until a rebalance, partitions of an earlier subscription are assigned.
+        subscribed, pattern = self._state.subscription, self._state.pattern
         return (
-            topic in self._state.topics
+            topic in (self._state.topics if subscribed is None else subscribed)
             or (pattern is not None and pattern.match(topic) is not None)
             or topic in self._handling.delays.names
         )
@@ -927,9 +928,10 @@ class Run(Processing):
             self._lanes.ready.appendleft(job)
             return
         self._letters[job] = self._loop.time()
-        self._running[job] = self._context.run(
+        task = self._running[job] = self._context.run(
             self._scope.spawn, self._write_in_turn(job), name="dead letter"
         )
+        task.add_done_callback(partial(self._letter_ended, job))
 
     async def _write_in_turn(self, job: Job) -> None:
         await asyncio.sleep(0)  # an eager task factory runs this task before it is noted
@@ -939,15 +941,17 @@ class Run(Processing):
         try:
             async with self._letter_slots:
                 await self._write_dead_letter(job, task)
-        except asyncio.CancelledError:
-            self._lanes.ready.appendleft(job)
-            raise
         finally:
             alarm.cancel()
-            if self._running[job] is task:  # otherwise another letter of it is being written
-                del self._running[job], self._letters[job]
-            self._note_returned(job.cursor)
-            self.offer()  # the next record of its lane
+
+    def _letter_ended(self, job: Job, task: asyncio.Task[None]) -> None:
+        """Note the end of a letter's task, which may have been cancelled before its first step."""
+        if task.cancelled():
+            self._lanes.ready.appendleft(job)
+        if self._running.get(job) is task:  # otherwise another letter of it is being written
+            del self._running[job], self._letters[job]
+        self._note_returned(job.cursor)
+        self.offer()  # the next record of its lane
 
     def _long_letters(self, now: float) -> list[Job]:
         return [job for job, began_at in self._letters.items() if now - began_at >= LONG_LETTER_S]

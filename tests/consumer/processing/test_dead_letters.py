@@ -426,6 +426,16 @@ async def test_a_run_that_would_read_its_own_dead_letters_is_refused(kafka: Kafk
             await consumer.run(refuse_two, dead_letter=dead_letters)
 
 
+async def test_dead_letters_of_a_run_may_have_the_topic_of_an_earlier_subscription(
+    kafka: KafkaHandle,
+) -> None:
+    topic, dead_letters = await kafka.create_topic(), await kafka.create_topic(unique("dead"))
+    async with timeout(PATIENCE_S), member(kafka, dead_letters, unique("g")) as consumer:
+        await consumer.run(refuse_two, until="end")
+        consumer.subscribe([topic])
+        await consumer.run(refuse_two, until="end", dead_letter=dead_letters)
+
+
 async def test_letters_are_written_to_a_topic_that_has_fewer_partitions_now(
     kafka: KafkaHandle,
 ) -> None:

@@ -6,11 +6,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from aiokafka_lite._compat import timeout
+from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.processing import DeadRecord, Retry
 from aiokafka_lite.structs import ConsumerRecord
 from tests.consumer.processing.running import member, running
@@ -68,6 +69,33 @@ async def test_letters_that_cannot_be_written_take_no_handler_and_delay_no_rebal
             is_up.set()
             await until(lambda: len(written) == 10)
     assert not done[1]
+
+
+async def test_a_letter_that_is_cancelled_at_once_is_written_later(
+    kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await kafka.create_topic()
+    await kafka.produce(topic, 0, [(b"%d" % n, b"bad") for n in range(3)])
+    spawn, written = TaskScope.spawn, list[int]()
+    cancelled: list[asyncio.Task[object]] = []
+
+    def spawn_and_cancel(scope: TaskScope, *args: Any, **options: Any) -> asyncio.Task[object]:
+        task: asyncio.Task[object] = spawn(scope, *args, **options)
+        if options.get("name") == "dead letter" and not cancelled:
+            cancelled.append(task)
+            scope.cancel(task)
+        return task
+
+    async def write(dead: DeadRecord) -> None:
+        written.append(dead.record.offset)
+
+    async def handle(record: Record) -> None:
+        raise ValueError
+
+    monkeypatch.setattr(TaskScope, "spawn", spawn_and_cancel)
+    consumer = member(kafka, topic, unique("g"))
+    async with running(consumer, handle, breaker=None, dead_letter=write):
+        await until(lambda: sorted(written) == [0, 1, 2])
 
 
 async def test_as_many_letters_as_calls_are_written_at_once(kafka: KafkaHandle) -> None:
