@@ -47,7 +47,7 @@ from aiokafka_lite.cli.output import (
     progress,
 )
 from aiokafka_lite.cli.problems import CommandError, UsageError, plain_text, raise_if_any
-from aiokafka_lite.cli.reading import Record, Span, records_of
+from aiokafka_lite.cli.reading import Record, Span, read_spans, records_of
 from aiokafka_lite.consumer.processing.headers import (
     DELIVERY_COUNT,
     EXCEPTION,
@@ -303,10 +303,7 @@ class _Kinds:
 async def _read(
     where: Connecting, spans: Mapping[TopicPartition, Span], take: Callable[[Record], object]
 ) -> None:
-    async with (
-        where.consumer(isolation_level=ISOLATION_LEVEL) as consumer,
-        aclosing(records_of(consumer, spans, patience_s=where.patience_s)) as found,
-    ):
+    async with aclosing(read_spans(where, spans, ISOLATION_LEVEL)) as found:
         with progress("reading dead letters", _offset_count(spans)) as advance:
             async for records in found:
                 for record in records:

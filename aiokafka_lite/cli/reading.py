@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from aiokafka_lite.cli.problems import UsageError
@@ -14,6 +15,7 @@ from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 
 if TYPE_CHECKING:
     from aiokafka_lite import AIOKafkaConsumer
+    from aiokafka_lite.cli.connecting import Connecting
 
 Record: TypeAlias = ConsumerRecord[bytes | None, bytes | None]
 
@@ -68,6 +70,20 @@ async def records_of(
                     f"raise --timeout ({tp.topic}/{tp.partition}: {consumer.explain(tp)})"
                 )
             yield []
+
+
+async def read_spans(
+    where: Connecting, spans: Mapping[TopicPartition, Span], isolation_level: str
+) -> AsyncGenerator[list[Record], None]:
+    """Yield as `records_of`, by a consumer of its own, which starts only if there is a record."""
+    if all(span.start >= span.end for span in spans.values()):
+        return
+    async with (
+        where.consumer(isolation_level=isolation_level) as consumer,
+        aclosing(records_of(consumer, spans, patience_s=where.patience_s)) as found,
+    ):
+        async for records in found:
+            yield records
 
 
 async def follow(

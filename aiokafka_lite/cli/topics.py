@@ -48,7 +48,7 @@ from aiokafka_lite.cli.output import (
     size_text,
 )
 from aiokafka_lite.cli.problems import CommandError, UsageError, plain_text, raise_if_any
-from aiokafka_lite.cli.reading import Record, Span, records_of
+from aiokafka_lite.cli.reading import Record, Span, read_spans
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.offsets import EARLIEST, LATEST
 from aiokafka_lite.client.view import TopicView
@@ -330,8 +330,7 @@ async def _sample(
     try:
         async with (
             timeout(None if is_all_wanted else where.config.request_timeout_s),
-            where.consumer(isolation_level="read_uncommitted") as consumer,
-            aclosing(records_of(consumer, spans, patience_s=where.patience_s)) as found,
+            aclosing(read_spans(where, spans, "read_uncommitted")) as found,
         ):
             async for records in found:
                 for record in records:

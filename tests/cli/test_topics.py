@@ -15,6 +15,7 @@ import pytest
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.cli import topics
 from aiokafka_lite.cli.asking import place
+from aiokafka_lite.cli.connecting import Connecting
 from aiokafka_lite.cli.reading import Span
 from aiokafka_lite.errors import TopicAuthorizationFailedError
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
@@ -127,6 +128,19 @@ async def test_describe_measures_what_came_since_some_time(
         assert line.startswith(f"in the last {'7,2' if since == '2h' else '3,6'}")
         assert "s: 3 records, " in line
         assert line.endswith("largest record: 2.0 KiB (partition 0, offset 0)")
+
+
+async def test_describe_starts_no_consumer_for_an_empty_topic(
+    cli: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: object, **_more: object) -> None:
+        raise AssertionError("it needs no consumer")
+
+    monkeypatch.setattr(Connecting, "consumer", start)
+    async with Broker() as broker:
+        broker.create_topic("t")
+        ended = await cli("describe", "t", "-b", broker.bootstrap_servers)
+        assert ended.lines[-1] == "in the last 60 s: no records"
 
 
 async def test_describe_reads_no_more_than_a_part_by_default(
