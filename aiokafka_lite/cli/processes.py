@@ -159,8 +159,11 @@ async def _report(consumer: AIOKafkaConsumer, connection: Connection) -> NoRetur
 def start(connection: Connection) -> subprocess.Popen[bytes]:
     number = connection.fileno()
     program = f"import sys; sys.path = {sys.path!r}; from {__name__} import work; work()"
-    command = sys.executable, "-c", program, str(number)
-    return subprocess.Popen(command, pass_fds=[number], start_new_session=True)  # noqa: S603
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    command = [sys.executable, *flags, "-c", program, str(number)]
+    return subprocess.Popen(  # noqa: S603
+        command, stdin=subprocess.DEVNULL, pass_fds=[number], start_new_session=True
+    )
 
 
 class Worker:

@@ -38,7 +38,7 @@ from tests.support.programs import started
 PATIENCE_S = 60.0
 ROOT = Path(__file__).parents[2]
 HANDLERS = """
-import asyncio, os, signal, time
+import asyncio, os, signal, stat, sys, time
 from aiokafka_lite.cli import processes
 
 def say(*words):
@@ -48,6 +48,9 @@ async def handle(record):
     say("began", record.partition, record.offset)
     await asyncio.sleep(0.05)
     say("ended", record.partition, record.offset)
+
+async def show(record):
+    say("optimized", sys.flags.optimize, "piped", stat.S_ISFIFO(os.fstat(0).st_mode))
 
 async def slow(record):
     say("began", record.partition, record.offset)
@@ -163,7 +166,7 @@ async def command(
     async with timeout(patience_s), started(
         sys.executable, *program, "run", *arguments, "-b", kafka.bootstrap_servers,
         cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=PIPE, stderr=asyncio.subprocess.STDOUT,
+        stdin=PIPE, stdout=PIPE, stderr=asyncio.subprocess.STDOUT,
     ) as process:  # fmt: skip
         yield Command(process)
 
@@ -368,6 +371,17 @@ async def test_processes_end_at_the_ends_and_print_what_they_did(
     assert await committed(embedded, topic) == [10] * 4
     [group] = (await cli("groups", topic, "--json", "-b", embedded.bootstrap_servers)).objects
     assert group["members"] == 0
+
+
+async def test_processes_have_the_options_of_the_interpreter_and_no_input(
+    embedded: KafkaHandle, folder: Path
+) -> None:
+    topic = await topic_of(embedded, 1, 1)
+    two = topic, "-g", topic, "--processes", "2", "--until", "end"
+    program = "-O", "-m", "aiokafka_lite"
+    async with command(embedded, folder, "handlers_of_run:show", *two, program=program) as running:
+        assert await running.rest() == 0
+    assert "optimized 1 piped False" in "".join(running.lines)
 
 
 async def test_a_process_that_hangs_does_not_outlive_the_first(
