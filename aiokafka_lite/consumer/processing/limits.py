@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -61,6 +63,38 @@ class Concurrency:
             yield
         finally:
             del self._runs[changed]
+
+
+class LetterSlots:
+    """As asyncio.Semaphore: in as many blocks at once as a Concurrency allows, which may change."""
+
+    def __init__(self, concurrency: Concurrency) -> None:
+        self._concurrency = concurrency
+        self._taken_count = 0
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    def fill(self) -> None:
+        """Let blocks begin that wait, as many as there is room for."""
+        while self._waiters and self._taken_count < self._concurrency.value:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                self._taken_count += 1
+                waiter.set_result(None)
+
+    async def __aenter__(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        self.fill()
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if not waiter.cancelled():  # it had its turn in the same step
+                await self.__aexit__()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._taken_count -= 1
+        self.fill()
 
 
 class TokenBucket:

@@ -57,7 +57,7 @@ from aiokafka_lite.consumer.processing.fair import FairQueue
 from aiokafka_lite.consumer.processing.handling import DeadLetter, DeadRecord, Handling
 from aiokafka_lite.consumer.processing.job import DEAD, LISTED, Job, JobState, halve
 from aiokafka_lite.consumer.processing.lanes import Lanes
-from aiokafka_lite.consumer.processing.limits import Concurrency, TokenBucket
+from aiokafka_lite.consumer.processing.limits import Concurrency, LetterSlots, TokenBucket
 from aiokafka_lite.consumer.processing.lists import WaitingLists
 from aiokafka_lite.consumer.processing.outbox import Entry, Outbox
 from aiokafka_lite.consumer.processing.steps import Steps
@@ -184,7 +184,7 @@ class Run(Processing):
             self._limit = TimeLimit(handling.timeout_s, self._running, self._stoppers)
         # The dead letters that are being written, and since when.
         self._letters: dict[Job, float] = {}
-        self._letter_slots = asyncio.Semaphore(self._concurrency.value)
+        self._letter_slots = LetterSlots(self._concurrency)
         # Idle workers, the latest last.
         self._idle: list[asyncio.Future[None]] = []
         self._worker_count = 0
@@ -580,6 +580,7 @@ class Run(Processing):
         for waiter in [self._idle.pop() for _ in range(min(surplus, len(self._idle)))]:
             if not waiter.done():
                 waiter.set_result(None)
+        self._letter_slots.fill()
         self._wants_more.set()
         self.offer()
 

@@ -12,7 +12,7 @@ import pytest
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite._tasks import TaskScope
-from aiokafka_lite.processing import DeadRecord, Retry
+from aiokafka_lite.processing import Concurrency, DeadRecord, Retry
 from aiokafka_lite.structs import ConsumerRecord
 from tests.consumer.processing.running import member, running
 from tests.support.cluster import KafkaHandle, unique
@@ -101,12 +101,14 @@ async def test_a_letter_that_is_cancelled_at_once_is_written_later(
 async def test_as_many_letters_as_calls_are_written_at_once(kafka: KafkaHandle) -> None:
     topic = await kafka.create_topic()
     await kafka.produce(topic, 0, [(None, b"bad")] * 20)
-    active = most = 0
+    limit, active, most = Concurrency(3), 0, Counter[int]()
 
     async def write(dead: DeadRecord) -> None:
-        nonlocal active, most
+        nonlocal active
         active += 1
-        most = max(most, active)
+        most[limit.value] = max(most[limit.value], active)
+        if most.total() == 3:
+            limit.value = 5
         await asyncio.sleep(0.1)
         active -= 1
 
@@ -114,6 +116,6 @@ async def test_as_many_letters_as_calls_are_written_at_once(kafka: KafkaHandle) 
         raise ValueError
 
     consumer = member(kafka, topic, unique("g"))
-    async with running(consumer, fail, concurrency=3, breaker=None, dead_letter=write):
+    async with running(consumer, fail, concurrency=limit, breaker=None, dead_letter=write):
         await until(lambda: consumer.metrics()["processing_dead_total"] == 20)
-    assert most == 3
+    assert most == {3: 3, 5: 5}
