@@ -7,7 +7,9 @@ first    `stop`: no further record begins, running  the earlier handler of the s
          handlers finish, offsets are committed,    if there is one. asyncio.run's handler for
          and the consumer leaves the group          SIGINT raises KeyboardInterrupt. Without an
                                                     earlier one (SIGTERM), `run` returns
-second   running handlers are cancelled             the same, or SystemExit(128 + N)
+second   running handlers are cancelled, and after  the same, or SystemExit(128 + N)
+         FORCED_S all that `run` waits for: dead
+         letters being opened, brokers at the stop
 third    that of the earlier handler
 =======  =========================================  ===========================================
 
@@ -39,6 +41,8 @@ log = logging.getLogger(__name__)
 
 # Shorter than the 30 s after which Kubernetes kills a process by default.
 DRAIN_S: Final = 25.0
+# How long `run` goes on after the second signal, and the end of handlers.
+FORCED_S: Final = 1.0
 # Longer than between a signal and its copy from a program that forwards it.
 BLOCKED_S: Final = 1.0
 
@@ -86,12 +90,16 @@ class Draining:
         self._scope = TaskScope("processing")
         self._stopping: asyncio.Task[None] | None = None
         self._is_forced = False
+        self._runner: asyncio.Task[object] | None = None
+        # The second signal has cancelled the runner.
+        self._has_cancelled = False
         # Only the signals' handler appends to it.
         self._received: list[int] = []
         # The time of the first signal that the loop has not processed.
         self._waiting_since: float | None = None
 
     async def __aenter__(self) -> Self:
+        self._runner = asyncio.current_task()
         if not self._signals.take(self._note, self._numbers):
             self._signals.give_back()
             raise ValueError(
@@ -124,7 +132,7 @@ class Draining:
             self._is_forced = True
             self._signals.give_back()
             log.warning("%s again: running handlers are cancelled", name_of(self._received[1]))
-            self._scope.spawn(self._run.end(self._loop.time()), name="force")
+            self._scope.spawn(self._force(), name="force")
 
     async def _drain(self) -> None:
         count = self._run.counts()["at_work"]
@@ -133,26 +141,52 @@ class Draining:
             log.warning("these offsets could not be committed: %s", left)
         log.info("the consumer is stopped")
 
+    async def _force(self) -> None:
+        await self._run.end(self._loop.time())
+        await asyncio.sleep(FORCED_S)
+        if self._runner is not None:
+            self._has_cancelled = True
+            self._runner.cancel()
+
     async def __aexit__(
         self,
         exc_type: type[BaseException] | None,
         exc: BaseException | None,
         tb: TracebackType | None,
-    ) -> None:
+    ) -> bool:
+        is_cancelled = isinstance(exc, asyncio.CancelledError)
         try:
-            if not isinstance(exc, asyncio.CancelledError):
+            if not is_cancelled:
                 if self._stopping is None:
                     self._signals.give_back()
                     self._heed()  # signals since the loop's last step
-                if self._stopping is not None:
-                    log.info("no handlers are running")
-                    await asyncio.wait({self._stopping})
-                    self._stopping.result()
+                await self._until_stopped()
         finally:
             self._signals.give_back()
             await self._scope.close()
-        if self._received and exc is None:
+        is_ended_here = is_cancelled and self._forget_cancellation()
+        if self._received and (exc is None or is_ended_here):
             await self._pass_on(self._received[0])
+        return is_ended_here
+
+    async def _until_stopped(self) -> None:
+        if self._stopping is None:
+            return
+        log.info("no handlers are running")
+        try:
+            await asyncio.wait({self._stopping})
+        except asyncio.CancelledError:
+            if not self._forget_cancellation():
+                raise
+        else:
+            self._stopping.result()
+
+    def _forget_cancellation(self) -> bool:
+        """Whether only the second signal has cancelled the runner. Then forget that."""
+        if not self._has_cancelled:
+            return False
+        uncancel = getattr(self._runner, "uncancel", None)
+        return uncancel is None or not uncancel()
 
     async def _pass_on(self, number: int) -> None:
         if (earlier := self._signals.earlier(number)) is not None:

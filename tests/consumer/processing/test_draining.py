@@ -17,7 +17,13 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
-from aiokafka_lite.consumer.processing.draining import BLOCKED_S, DRAIN_S, Draining, signals_of
+from aiokafka_lite.consumer.processing.draining import (
+    BLOCKED_S,
+    DRAIN_S,
+    FORCED_S,
+    Draining,
+    signals_of,
+)
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.consumer.processing.running import PATIENCE_S, member
 from tests.support.cluster import KafkaHandle, unique
@@ -204,6 +210,32 @@ async def test_a_signal_of_the_step_in_which_run_ends_stops_the_consumer() -> No
         async with Draining((signal.SIGUSR1,), stop, ended):
             signal.raise_signal(signal.SIGUSR1)
         assert (stopped, heard) == ([DRAIN_S], [signal.SIGUSR1])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("hangs_in", ["start", "stop"])
+async def test_a_second_signal_soon_ends_a_run_that_waits_for_brokers(hangs_in: str) -> None:
+    loop, heard = asyncio.get_running_loop(), list[int]()
+
+    async def stop(timeout_s: float) -> dict[TopicPartition, OffsetAndMetadata]:
+        await asyncio.sleep(timeout_s if hangs_in == "stop" else 0)
+        return {}
+
+    async def end(until: float) -> None: ...
+
+    run: Any = SimpleNamespace(counts=lambda: {"at_work": 0}, end=end)
+    before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+    began_at = loop.time()
+    try:
+        async with Draining((signal.SIGUSR1,), stop, run):
+            loop.call_later(1, signal.raise_signal, signal.SIGUSR1)
+            loop.call_later(2, signal.raise_signal, signal.SIGUSR1)
+            await asyncio.sleep(100 if hangs_in == "start" else 1.5)
+        assert heard == [signal.SIGUSR1], "the cancellation of the caller is forgotten"
+        assert loop.time() - began_at == pytest.approx(2 + FORCED_S)
+        await asyncio.sleep(0)
     finally:
         signal.signal(signal.SIGUSR1, before)
 
