@@ -18,6 +18,15 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite._virtual import wall_ms
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.broker.groups.kip848.assignors import ASSIGNORS
+from aiokafka_lite.broker.handlers import groups
+from aiokafka_lite.consumer.membership.kip848.heartbeat import (
+    HeartbeatSchedule,
+    SentHeartbeat,
+    Subscription,
+)
+from aiokafka_lite.consumer.membership.kip848.member import Held
 from aiokafka_lite.errors import IllegalStateError, UnknownTopicOrPartitionError
 from aiokafka_lite.processing import DROP, DeadLetters, DeadRecord, Outputs, Retry
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
@@ -736,3 +745,40 @@ async def test_a_delayed_dead_letter_keeps_its_headers(kafka: KafkaHandle) -> No
         await until(lambda: len(job.tried) == 4)
     for tried in job.tried:
         assert sorted(tried.record.headers) == sorted(headers)
+
+
+async def test_the_assignor_for_delay_topics_is_the_default_again_after_the_run(
+    kafka: KafkaHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await Job.of(kafka, [60])
+    named: list[str | None] = []
+    make = HeartbeatSchedule.next
+
+    def note(self: HeartbeatSchedule, subscribed: Subscription, held: Held) -> SentHeartbeat:
+        sent = make(self, subscribed, held)
+        if sent.request.topic_partitions is not None:  # otherwise it is a brief one
+            named.append(sent.request.server_assignor)
+        return sent
+
+    monkeypatch.setattr(HeartbeatSchedule, "next", note)
+    async with timeout(PATIENCE_S), job.member(group_protocol="consumer") as consumer:
+        task = asyncio.create_task(consumer.run(job.handle, retry=job.retry, dead_letter=job.dead))
+        await until(lambda: named[-1] == "range")
+        task.cancel()
+        await asyncio.wait({task})
+        await until(lambda: named[-1] == "uniform")
+    assert named[0] is None
+
+
+@pytest.mark.virtual_time
+async def test_delay_topics_are_read_in_clusters_without_their_assignor(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(groups, "ASSIGNORS", {"uniform": ASSIGNORS["uniform"]})
+    async with timeout(PATIENCE_S), Broker() as broker:
+        job = await Job.of(KafkaHandle("embedded", broker.bootstrap_servers), [60])
+        async with job.running(job.member(group_protocol="consumer")) as consumer:
+            topics = {job.topic, *job.retry.delay_topics}
+            await until(lambda: {tp.topic for tp in consumer.assignment()} == topics)
+    (warning,) = [each for each in caplog.records if "ServerAssignor range" in each.getMessage()]
+    assert warning.levelname == "WARNING"

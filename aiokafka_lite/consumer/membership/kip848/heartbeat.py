@@ -54,6 +54,7 @@ from aiokafka_lite.errors import (
     UnknownError,
     UnknownMemberIdError,
     UnreleasedInstanceIdError,
+    UnsupportedAssignorError,
     UnsupportedVersionError,
     for_code,
 )
@@ -101,6 +102,8 @@ SETTLED_MAX_S: Final = 1.0
 UNSETTLED_FOR_S: Final = 5.0
 # Until the coordinator has named one.
 BROKERS_INTERVAL_S: Final = 5.0
+# The broker's default. A request without an assignor does not change the one that was named.
+DEFAULT_ASSIGNOR: Final = "uniform"
 
 
 class Subscription(NamedTuple):
@@ -142,6 +145,9 @@ class HeartbeatSchedule:
         # None: a heartbeat has failed since.
         self._told_change_count: int | None = None
         self._has_told_regex = False
+        self._has_told_assignor = False
+        # Unless the application does: the coordinator may not have it.
+        self._names_assignors = True
         # Of the owned partitions.
         self._change_count = 0
         # The latest assignment, and whether the coordinator may wait for the owned partitions.
@@ -178,6 +184,9 @@ class HeartbeatSchedule:
     def note_failure(self) -> None:
         self._told_change_count = None
 
+    def name_no_assignor(self) -> None:
+        self._names_assignors = False
+
     def forget(self) -> None:
         self.told_subscription = None
         self._assigned = frozenset()
@@ -197,7 +206,10 @@ class HeartbeatSchedule:
             return SentHeartbeat(request, member.identity, subscribed, None)
         request.rack_id = self._config.client_rack or None
         request.rebalance_timeout_ms = round(self._config.group_timeout_s * 1000)
-        request.server_assignor = self._config.group_remote_assignor or subscribed.assignor
+        request.server_assignor = self._config.group_remote_assignor
+        if request.server_assignor is None and self._names_assignors:
+            default = DEFAULT_ASSIGNOR if self._has_told_assignor else None
+            request.server_assignor = subscribed.assignor or default
         request.subscribed_topic_names = sorted(subscribed.names)
         request.subscribed_topic_regex = subscribed.regex
         if subscribed.regex is None and self._has_told_regex:
@@ -230,6 +242,7 @@ class HeartbeatSchedule:
             self.told_subscription = sent.subscribed
             self._told_change_count = sent.change_count
             self._has_told_regex = sent.subscribed.regex is not None
+            self._has_told_assignor = sent.request.server_assignor is not None
             self._is_unconfirmed = False
         target = target_in(answer)
         if target is not None and target != self._assigned:
@@ -442,6 +455,10 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         if self._is_refused_regex(sent, error):
             self._membership.match_here()
             return
+        if self._is_refused_assignor(sent, error):
+            log.warning("%s. Members may have unequal shares of delay topics and others", error)
+            self._schedule.name_no_assignor()
+            return
         if isinstance(error, UnreleasedInstanceIdError):
             self._wait_for_release()
             return
@@ -497,6 +514,11 @@ class Heartbeat(MemberHeartbeat[ConsumerMember]):
         if sent.request.subscribed_topic_regex is None:
             return False
         return isinstance(error, (InvalidRegularExpressionError, UnsupportedVersionError))
+
+    def _is_refused_assignor(self, sent: SentHeartbeat, error: KafkaError) -> bool:
+        """Whether the coordinator does not have an assignor that the application has not named."""
+        is_own = sent.request.server_assignor != self._config.group_remote_assignor
+        return is_own and isinstance(error, UnsupportedAssignorError)
 
     @property
     def _why_removed(self) -> str:
