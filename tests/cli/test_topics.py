@@ -6,7 +6,6 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -227,8 +226,8 @@ async def test_messages_without_a_timestamp_do_not_date_a_sample(
                 )
             ]  # fmt: skip
 
-    monkeypatch.setattr(topics, "records_of", read)
-    where: Any = SimpleNamespace(consumer=lambda **_: nullcontext(), patience_s=1.0)
+    monkeypatch.setattr(topics, "read_spans", read)
+    where: Any = SimpleNamespace()
     spans = {TopicPartition("t", 0): Span(0, 4)}
     sample = await topics._sample(where, spans, place("earliest"), 100.0, is_all_wanted=True)
     assert sample is not None
