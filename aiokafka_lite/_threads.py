@@ -113,7 +113,8 @@ class OwnThreads:
         Without a further thread, the work waits for another one.
 
         Raises:
-            RuntimeError: No thread can be started. The work is not done.
+            RuntimeError: No thread can be started, or the threads have been ended. The work is
+                not done.
         """
         if simulation_of(self._loop) is not None:
             done = aside(self._loop, work)
@@ -124,8 +125,9 @@ class OwnThreads:
                 self._executor = _new_executor(self._name, NO_LIMIT)
             try:
                 self._executor.submit(once)
-            except RuntimeError:  # it is in the queue of the executor
-                if not self._running:
+            except RuntimeError as error:
+                # It is in the queue of the executor, unless that, or the interpreter, ends.
+                if not self._running or "shutdown" in str(error):
                     done.cancel()
                     raise
         self._running.add(done)

@@ -132,6 +132,16 @@ async def test_what_no_thread_begins_is_done_once_on_the_loop(no_thread: threadi
     assert len(done_by) == 1
 
 
+async def test_threads_that_have_been_ended_refuse_work() -> None:
+    threads, is_over = _threads.OwnThreads("test"), threading.Event()
+    work = threads.run(is_over.wait)
+    assert threads.close() == 1
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        threads.run(is_over.is_set)
+    is_over.set()
+    assert await asyncio.wait_for(work, TIMEOUT_S)
+
+
 @pytest.mark.usefixtures("no_thread")
 async def test_an_error_on_the_loop_is_raised_by_whoever_waits() -> None:
     with pytest.raises(ZeroDivisionError):
