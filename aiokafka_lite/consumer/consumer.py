@@ -893,7 +893,8 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         if until is not None:
             bounds = RunBounds(self._engine.core, self, timestamp, self._is_settled)
             run.end_at(bounds)
-        async with Draining(signals, self.stop, run), AsyncExitStack() as stack:
+        draining = Draining(signals, self.stop, run, is_default=stop_on == "default")
+        async with draining, AsyncExitStack() as stack:
             stack.callback(threads.close)
             stack.callback(self._state.remove_complete_topics)
             # Records whose dead letters are written at the end are still finished.

@@ -30,6 +30,7 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka_lite.abc import ConsumerRebalanceListener
+from aiokafka_lite.consumer.processing.draining import Draining
 from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.structs import TopicPartition
 
@@ -289,6 +290,7 @@ def test_signals_stop_a_run_of_handlers_in_order() -> None:
 
     assert outcome_of(test).error is None
     assert sorted(ends) == ["m0 handled", "m0 returned", "m1 handled", "m1 is interrupted"]
+    assert not Draining.ended_by, "the signal did not end a run of this process"
 
 
 def test_signals_stop_a_process_until_it_continues() -> None:

@@ -32,6 +32,7 @@ from aiokafka_lite._arguments import is_int
 from aiokafka_lite._compat import Self
 from aiokafka_lite._signals import StopSignals, can_be_handled, free_signals, name_of
 from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite._virtual import simulation_of
 
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.processing.run import Run
@@ -62,7 +63,8 @@ def signals_of(stop_on: object) -> tuple[int, ...]:
         if (number := Draining.ended_by) in free:
             raise SystemExit(128 + number)
         return free
-    given: list[Any] = list(stop_on) if isinstance(stop_on, Iterable) else [None]
+    is_list = isinstance(stop_on, Iterable) and not isinstance(stop_on, str)
+    given: list[Any] = list(stop_on) if is_list else [None]  # type: ignore[call-overload]
     if not all(map(is_int, given)):
         raise TypeError(
             f'stop_on must be signals, such as (signal.SIGTERM,), or "default", not {stop_on!r}'
@@ -76,14 +78,17 @@ class Draining:
     """A block around one run, in which signals stop the consumer.
 
     Attributes:
-        ended_by: The signal without an earlier handler that has ended a run of this process. 0:
-            none.
+        ended_by: The default signal without an earlier handler that has ended a run of this
+            process. 0: none.
     """
 
     ended_by: ClassVar = 0
 
-    def __init__(self, numbers: Iterable[int], stop: Stop, run: Run) -> None:
+    def __init__(
+        self, numbers: Iterable[int], stop: Stop, run: Run, *, is_default: bool = False
+    ) -> None:
         self._numbers = tuple(numbers)
+        self._is_default = is_default
         self._stop, self._run = stop, run
         self._signals = StopSignals()
         self._loop = asyncio.get_running_loop()
@@ -124,7 +129,8 @@ class Draining:
         self._waiting_since = None
         if self._received and self._stopping is None:
             number = self._received[0]
-            if self._signals.earlier(number) is None:
+            is_simulated = simulation_of(self._loop) is not None
+            if self._is_default and not is_simulated and self._signals.earlier(number) is None:
                 Draining.ended_by = number
             log.info("%s: run() is stopping, and starts no more handlers", name_of(number))
             self._stopping = self._scope.spawn(self._drain(), name="drain")

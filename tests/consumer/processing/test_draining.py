@@ -214,6 +214,23 @@ async def test_a_signal_of_the_step_in_which_run_ends_stops_the_consumer() -> No
         signal.signal(signal.SIGUSR1, before)
 
 
+async def test_only_a_default_signal_ends_later_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Draining, "ended_by", 0)
+
+    async def stop(timeout_s: float) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {}
+
+    ended: Any = SimpleNamespace(counts=lambda: {"at_work": 0})
+    before = signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    try:
+        for is_default in (False, True):
+            async with Draining((signal.SIGUSR1,), stop, ended, is_default=is_default):
+                signal.raise_signal(signal.SIGUSR1)
+            assert Draining.ended_by == (signal.SIGUSR1 if is_default else 0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 @pytest.mark.virtual_time
 @pytest.mark.parametrize("hangs_in", ["start", "stop"])
 async def test_a_second_signal_soon_ends_a_run_that_waits_for_brokers(hangs_in: str) -> None:
@@ -243,6 +260,7 @@ async def test_a_second_signal_soon_ends_a_run_that_waits_for_brokers(hangs_in: 
 @for_each(
     [
         ("SIGTERM", TypeError, "must be signals"),
+        ("", TypeError, "must be signals"),
         (15, TypeError, "must be signals"),
         ([True], TypeError, "must be signals"),
         (["SIGTERM"], TypeError, "must be signals"),
