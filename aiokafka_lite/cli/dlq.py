@@ -674,7 +674,7 @@ def run_purge(options: argparse.Namespace) -> int:
 
 def _delete(where: Connecting, spans: Mapping[TopicPartition, Span]) -> None:
     with where.cluster() as cluster:
-        for name in {tp.topic for tp in spans}:
+        for name in dict.fromkeys(tp.topic for tp in spans):
             ask_for_topic(cluster, name)  # it may have been deleted meanwhile
         problems = [
             f"partition {tp.partition} of {tp.topic} was not purged: it has no leader"

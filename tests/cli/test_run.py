@@ -33,7 +33,7 @@ from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.for_each import for_each
 from tests.support.ports import free_port
-from tests.support.programs import started
+from tests.support.programs import started, started_and_awaited
 
 PATIENCE_S = 60.0
 ROOT = Path(__file__).parents[2]
@@ -535,9 +535,9 @@ def test_processes_that_never_begin_end_the_command(
     def fail(*_: object, **_more: object) -> None:
         raise OSError(errno.EAGAIN, problem)
 
-    def die(*_: object) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen([sys.executable, "-c", "import sys; sys.exit(3)"])
-        process.wait()
+    def die(*_: object) -> subprocess.Popen[str]:
+        with started_and_awaited([sys.executable, "-c", "import sys; sys.exit(3)"]) as process:
+            process.wait()
         return process
 
     match problem:

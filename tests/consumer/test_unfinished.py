@@ -16,7 +16,7 @@ from aiokafka_lite.consumer.monitoring.diagnosis import Cause
 from aiokafka_lite.consumer.monitoring.health import LONG_STANDSTILL_S
 from aiokafka_lite.consumer.positions import resolver
 from aiokafka_lite.consumer.positions.resolver import STALE_S, TICK_S
-from aiokafka_lite.processing import CircuitBreaker, DeadRecord, Retry
+from aiokafka_lite.processing import CircuitBreaker, Retry
 from aiokafka_lite.protocol.messages.offsets import ListOffsetsRequest
 from aiokafka_lite.structs import ConsumerRecord
 from tests.support.cluster import KafkaHandle, unique
@@ -275,24 +275,12 @@ async def a_record_is_tried_again(consumer: AIOKafkaConsumer) -> None:
     await consumer.run(handle, retry=Retry(attempts=None, max_delay_ms=1_000), breaker=None)
 
 
-async def a_dead_letter_hangs(consumer: AIOKafkaConsumer) -> None:
-    async def handle(record: Record) -> None:
-        if not record.offset:
-            raise ValueError("bad")
-
-    async def write(dead: DeadRecord) -> None:
-        await asyncio.sleep(1_000)
-
-    await consumer.run(handle, retry=Retry(dead=ValueError), dead_letter=write)
-
-
 STANDSTILLS = (
     (nothing_is_asked, "the application has requested no records"),
     (one_is_in_hand, "the application has requested no records"),
     (none_is_acknowledged, "t/0 offset 0 was returned"),
     (a_handler_hangs, "t/0 offset 0, key None, was passed to its handler"),
     (a_record_is_tried_again, "t/0 offset 0, key None, failed, and is tried again"),
-    (a_dead_letter_hangs, "t/0 offset 0, key None, waits for its dead letter"),
 )
 
 

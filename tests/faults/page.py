@@ -38,7 +38,7 @@ a request timeout of 10 s and a session timeout of 6 s.
 FOUND: Final = """\
 ## Found by simulation
 
-[Seeds](design.md#testing-with-virtual-time) found nine bugs in reads, connections, commits and
+[Seeds](design.md#testing-with-virtual-time) found ten bugs in reads, positions, connections, commits and
 static members, which are fixed.
 """
 

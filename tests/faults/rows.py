@@ -385,7 +385,7 @@ SECTIONS: Final[dict[str, tuple[Row, ...]]] = {
             (
                 "records/test_record_set.py::test_control_records_are_never_delivered",
                 "records/test_record_set.py::"
-                "test_control_batch_may_be_compressed_and_hold_two_markers",
+                "test_the_first_marker_of_a_control_batch_counts_and_it_may_be_compressed",
             ),
         ),
         Row(

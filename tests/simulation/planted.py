@@ -746,8 +746,8 @@ _GROUPS: Final = (
         (
             _edit(
                 "consumer.membership.kip848.heartbeat",
-                "        self._told_change_count = None\n\n    def forget",
-                "        pass\n\n    def forget",
+                "def note_failure(self) -> None:\n        self._told_change_count = None\n",
+                "def note_failure(self) -> None:\n        pass\n",
             ),
         ),
         protocols=("consumer",),
