@@ -154,7 +154,7 @@ def exchange(broker: Broker, frames: Sequence[bytes]) -> list[int]:
 async def shortest_hold_ms(broker: Broker, frame: bytes, limit_ms: float) -> float:
     """Send a request, again if need be: what else the machine does only makes it longer."""
     held_ms = []
-    for _ in range(3):
+    for _ in range(10):
         async with Holds() as holds:
             await asyncio.to_thread(exchange, broker, [frame])
         held_ms.append(holds.longest_ms)
