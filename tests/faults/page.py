@@ -38,8 +38,8 @@ a request timeout of 10 s and a session timeout of 6 s.
 FOUND: Final = """\
 ## Found by simulation
 
-[Seeds](design.md#testing-with-virtual-time) found ten bugs in reads, positions, connections, commits
-and static members, which are fixed.
+[Seeds](design.md#testing-with-virtual-time) found ten bugs in reads, positions, connections,
+commits and static members, which are fixed.
 """
 
 SHORT: Final = {
