@@ -52,6 +52,13 @@ _APIS: Final[Mapping[int, tuple[str, str]]] = {
     68: ("ConsumerGroupHeartbeat", "group_members"),
     69: ("ConsumerGroupDescribe", "consumer_group_describe"),
     75: ("DescribeTopicPartitions", "cluster"),
+    76: ("ShareGroupHeartbeat", "share"),
+    77: ("ShareGroupDescribe", "share_groups"),
+    78: ("ShareFetch", "share"),
+    79: ("ShareAcknowledge", "share_acknowledge"),
+    90: ("DescribeShareGroupOffsets", "share_groups"),
+    91: ("AlterShareGroupOffsets", "share_groups"),
+    92: ("DeleteShareGroupOffsets", "share_groups"),
 }
 """Kafka's name of each API by its key, and the module in `messages` that declares it."""
 

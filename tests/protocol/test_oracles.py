@@ -44,9 +44,11 @@ KIO_MESSAGES = [
     for cls, version in KNOWN_VERSIONS
     if cls not in (*VALUE_OF, *VALUE_OF.values()) and not cls.__name__.startswith("TransactionLog")
 ]
-# kafka-python 3.0 does not speak the protocol of KIP-848.
+# kafka-python 3.0 speaks neither the protocol of KIP-848 nor that of share groups.
 KAFKA_PYTHON_MESSAGES = [
-    (cls, version) for cls, version in API_MESSAGES if "ConsumerGroup" not in cls.__name__
+    (cls, version)
+    for cls, version in API_MESSAGES
+    if not re.search("ConsumerGroup|Share", cls.__name__)
 ]
 
 
