@@ -176,8 +176,9 @@ def test_signals_end_a_forked_process() -> None:
 
 
 async def test_handlers_are_installed_while_run_is_active_and_restored_after_it(
-    kafka: KafkaHandle, topic: str
+    kafka: KafkaHandle,
 ) -> None:
+    topic = await kafka.create_topic()
     await kafka.produce(topic, 0, [(None, b"one")])
     heard: list[int] = []
     before = [signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))]
