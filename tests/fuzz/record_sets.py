@@ -17,7 +17,7 @@ from typing import Final
 import cramjam
 
 from aiokafka_lite import records
-from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.errors import DecompressionLimitError, KafkaError
 from aiokafka_lite.records.batch import HEADER_BYTES, reseal
 from aiokafka_lite.records.codec import Codec
 from aiokafka_lite.records.compression import compress, inflate
@@ -205,13 +205,17 @@ def _codec(batch: bytes) -> Codec | None:
 
 
 def _inflated(batch: bytes, packed: bytes) -> bytes | None:
+    try:
+        return _inflate(batch, packed)
+    except KafkaError:
+        return None
+
+
+def _inflate(batch: bytes, packed: bytes) -> bytes | None:
     codec = _codec(batch)
     if codec in (None, Codec.NONE):
         return packed if codec is Codec.NONE else None
-    try:
-        return bytes(inflate(codec, memoryview(packed), CAP, magic=batch[MAGIC_AT]))
-    except KafkaError:
-        return None
+    return bytes(inflate(codec, memoryview(packed), CAP, magic=batch[MAGIC_AT]))
 
 
 def _parts(batch: bytes) -> tuple[bytes, bytes] | None:
@@ -222,6 +226,23 @@ def _parts(batch: bytes) -> tuple[bytes, bytes] | None:
     if len(batch) < at + 8 or struct.unpack_from(">i", batch, at)[0] != -1:
         return None
     return batch[: at + 4], batch[at + 8 :]  # without a key, as wrappers are
+
+
+def inflated_size(content: bytes) -> int:
+    """Return the bytes of all batches, decompressed up to `CAP` each."""
+    return sum(map(_inflated_size, split(content)))
+
+
+def _inflated_size(batch: bytes) -> int:
+    is_packed = len(batch) > HEADER_BYTES and _codec(batch) not in (None, Codec.NONE)
+    parts = _parts(batch) if is_packed else None
+    try:
+        inflated = None if parts is None else _inflate(batch, parts[1])
+    except DecompressionLimitError:
+        return CAP
+    except KafkaError:
+        inflated = None
+    return len(batch) if inflated is None else len(inflated)
 
 
 def _joined(head: bytearray, packed: bytes) -> bytearray:
