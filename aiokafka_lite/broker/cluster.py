@@ -24,7 +24,7 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite._threads import aside
 from aiokafka_lite.broker.catalog import TopicCatalog
 from aiokafka_lite.broker.config import BrokerConfig
-from aiokafka_lite.broker.configs import ConfigValue, config_texts
+from aiokafka_lite.broker.configs import ConfigValue, ShareGroupSettings, config_texts
 from aiokafka_lite.broker.fetch_sessions import FetchSessionCache
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
@@ -633,13 +633,17 @@ class EmbeddedCluster:
 
     def _consumer_group_settings(self, group_id: str) -> ConsumerGroupSettings:
         config = self.config
-        value_of = partial(self.catalog.settings.group_value, group_id)
         return ConsumerGroupSettings(
-            session_timeout_ms=value_of("consumer.session.timeout.ms"),
-            heartbeat_interval_ms=value_of("consumer.heartbeat.interval.ms"),
             max_size=config.group_consumer_max_size,
-            assignment_interval_ms=value_of("consumer.assignment.interval.ms"),
             can_upgrade=config.group_consumer_migration_policy in ("bidirectional", "upgrade"),
             can_downgrade=config.group_consumer_migration_policy in ("bidirectional", "downgrade"),
             classic_max_size=config.group_max_size,
+            **self.catalog.settings.group_values(group_id, "consumer"),  # type: ignore[arg-type]
         )
+
+    def share_group_settings(self, group_id: str) -> ShareGroupSettings:
+        return self.catalog.settings.of_groups(group_id, self._share_group_settings)
+
+    def _share_group_settings(self, group_id: str) -> ShareGroupSettings:
+        values = self.catalog.settings.group_values(group_id, "share")
+        return ShareGroupSettings(max_size=self.config.group_share_max_size, **values)  # type: ignore[arg-type]

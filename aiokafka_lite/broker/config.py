@@ -95,6 +95,7 @@ class BrokerConfig:
         group_consumer_heartbeat_interval_ms: Members get new assignments with heartbeats only, so
             tests need a short one.
         group_consumer_assignment_interval_ms: Kafka's default is 1000.
+        group_share_assignment_interval_ms: The same.
         transaction_version: The level of the feature transaction.version. With 2 each transaction
             has its own epoch (KIP-890). With 0 or 1 clients behave as before Kafka 4.0.
         seed: Decides all random numbers, ids, salts, nonces and keys of tokens. For simulations and
@@ -149,6 +150,14 @@ class BrokerConfig:
     group_consumer_assignment_interval_ms: int = 0
     group_consumer_max_size: PositiveInt = 10_000
     group_consumer_migration_policy: str = "bidirectional"
+    group_share_session_timeout_ms: PositiveInt = 45_000
+    group_share_heartbeat_interval_ms: PositiveInt = 5_000
+    group_share_assignment_interval_ms: int = 0
+    group_share_max_size: PositiveInt = 200
+    group_share_delivery_count_limit: PositiveInt = 5
+    group_share_partition_max_record_locks: PositiveInt = 2_000
+    group_share_record_lock_duration_ms: PositiveInt = 30_000
+    group_share_max_share_sessions: int = 2_000
     offset_metadata_max_bytes: int = 4_096
     log_retention_check_interval_ms: PositiveInt = 300_000
     log_cleaner_backoff_ms: PositiveInt = 15_000

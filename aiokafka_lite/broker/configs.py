@@ -156,6 +156,7 @@ _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 _LONG, _DOUBLE, _LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
 _NATURAL, _POSITIVE = in_range(0), in_range(1)
 _OR_MINUS_ONE, _OR_MINUS_TWO = in_range(-1), in_range(-2)
+READ_UNCOMMITTED: Final = "read_uncommitted"
 _REPLICA: Final = re.compile("([0-9]+:[0-9]+)?")
 
 
@@ -416,6 +417,16 @@ _FIXED: Final[Sequence[tuple[str, ConfigType, str | None, str]]] = (
     ("group.max.session.timeout.ms", _INT, "1800000", "group_max_session_timeout_ms"),
     ("group.max.size", _INT, str(INT_MAX), "group_max_size"),
     ("group.min.session.timeout.ms", _INT, "6000", "group_min_session_timeout_ms"),
+    ("group.share.delivery.count.limit", _INT, "5", "group_share_delivery_count_limit"),
+    ("group.share.heartbeat.interval.ms", _INT, "5000", "group_share_heartbeat_interval_ms"),
+    ("group.share.max.share.sessions", _INT, "2000", "group_share_max_share_sessions"),
+    ("group.share.max.size", _INT, "200", "group_share_max_size"),
+    (
+        "group.share.partition.max.record.locks", _INT, "2000",
+        "group_share_partition_max_record_locks",
+    ),
+    ("group.share.record.lock.duration.ms", _INT, "30000", "group_share_record_lock_duration_ms"),
+    ("group.share.session.timeout.ms", _INT, "45000", "group_share_session_timeout_ms"),
     ("listeners", _LIST, None, ""),
     ("log.cleaner.backoff.ms", _LONG, "15000", "log_cleaner_backoff_ms"),
     ("log.dirs", _LIST, None, ""),
@@ -439,33 +450,135 @@ _FIXED: Final[Sequence[tuple[str, ConfigType, str | None, str]]] = (
     ("transaction.state.log.num.partitions", _INT, "50", "transaction_topic_partitions"),
     ("transaction.state.log.replication.factor", ConfigType.SHORT, "3", "replication"),
     ("transactional.id.expiration.ms", _INT, "604800000", "transactional_id_expiration_ms"),
-)
+)  # fmt: skip
 
 BROKER_CONFIGS: Final = by_name(
     [
         *(_of_topic(each, each.broker_name) for each in TOPIC_CONFIGS.values() if each.broker_name),
         ConfigDef("group.consumer.assignment.interval.ms", _INT, "1000", _NATURAL),
+        ConfigDef("group.share.assignment.interval.ms", _INT, "1000", _NATURAL),
         *(ConfigDef(name, kind, default, is_dynamic=False) for name, kind, default, _ in _FIXED),
     ]
 )
 """The settings of brokers, by name."""
 
-GROUP_CONFIGS: Final = by_name(
-    ConfigDef(f"consumer.{name}", _INT, default, check, broker_name=f"group.consumer.{name}")
-    for name, default, check in (
-        ("assignment.interval.ms", "1000", _NATURAL),
-        ("heartbeat.interval.ms", "5000", _POSITIVE),
-        ("session.timeout.ms", "45000", _POSITIVE),
-    )
+BY_DURATION: Final = "by_duration:"
+# ISO 8601, as in java.time.Duration.
+_DURATION: Final = re.compile(
+    r"P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:[.,](\d{0,9}))?S)?)?", re.I | re.A
 )
-"""The settings of consumer groups (KIP-848), by name."""
 
-# Limits of a group's settings: group.consumer.min.* and group.consumer.max.*.
-GROUP_BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
+
+def _duration_ms(reset: str) -> int | None:
+    """Return the duration of "by_duration:PT1H", None for another reset."""
+    text = reset.removeprefix(BY_DURATION)
+    found = _DURATION.fullmatch(text) if reset.startswith(BY_DURATION) else None
+    if found is None or found.lastindex is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups()[:4])
+    milliseconds = int((found[5] or "").ljust(3, "0")[:3])
+    return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + milliseconds
+
+
+def _check_reset(name: str, value: Value) -> None:
+    reset = str(value)
+    if reset not in ("earliest", "latest") and _duration_ms(reset) is None:
+        raise invalid(
+            name,
+            value,
+            f"Invalid value `{value}` for configuration {name}. The value must be either "
+            f"'earliest', 'latest' or of the format '{BY_DURATION}<PnDTnHnMn.nS>'.",
+        )
+
+
+_ASSIGNMENT_INTERVAL: Final = ("assignment.interval.ms", "1000", _NATURAL)
+_HEARTBEAT_INTERVAL: Final = ("heartbeat.interval.ms", "5000", _POSITIVE)
+_SESSION_TIMEOUT: Final = ("session.timeout.ms", "45000", _POSITIVE)
+_NUMBERS_OF_GROUPS: Final[Mapping[str, Sequence[tuple[str, str, Check]]]] = {
+    "consumer": (_ASSIGNMENT_INTERVAL, _HEARTBEAT_INTERVAL, _SESSION_TIMEOUT),
+    "share": (
+        _ASSIGNMENT_INTERVAL,
+        _HEARTBEAT_INTERVAL,
+        _SESSION_TIMEOUT,
+        ("delivery.count.limit", "5", in_range(2)),
+        ("partition.max.record.locks", "2000", in_range(100)),
+        ("record.lock.duration.ms", "30000", in_range(1000)),
+    ),
+}
+
+GROUP_CONFIGS: Final = by_name(
+    [
+        *(
+            ConfigDef(f"{kind}.{name}", _INT, default, check, broker_name=f"group.{kind}.{name}")
+            for kind, numbers in _NUMBERS_OF_GROUPS.items()
+            for name, default, check in numbers
+        ),
+        ConfigDef(
+            "share.auto.offset.reset", _STRING, "latest", _check_reset,
+            "The first offset of a partition that is new to the group: earliest, latest, or "
+            "by_duration:<an ISO 8601 duration>.",
+        ),
+        ConfigDef(
+            "share.isolation.level", _STRING, READ_UNCOMMITTED,
+            one_of("read_committed", READ_UNCOMMITTED),
+            "Whether records of aborted transactions are delivered.",
+        ),
+        ConfigDef(
+            "share.renew.acknowledge.enable", _BOOLEAN, "true", None,
+            "Whether members may renew the locks of records (KIP-1222).",
+        ),
+    ]
+)  # fmt: skip
+"""The settings of KIP-848 groups and share groups, by name."""
+
+# Limits of a group's settings: group.consumer.min.*, group.share.max.* and so on.
+_BOUNDS: Final[Mapping[str, tuple[int, int]]] = {
     "assignment.interval.ms": (0, 15_000),
     "heartbeat.interval.ms": (5_000, 15_000),
     "session.timeout.ms": (45_000, 60_000),
+    "delivery.count.limit": (2, 10),
+    "partition.max.record.locks": (100, 4_000),
+    "record.lock.duration.ms": (15_000, 60_000),
 }
+
+
+def check_group_configs(settings: Mapping[str, str]) -> None:
+    """Raise InvalidConfigurationError if Kafka does not accept a name or a value."""
+    for name in settings:
+        if name not in GROUP_CONFIGS:
+            raise InvalidConfigurationError(f"Unknown group config name: {name}")
+    for name, text in settings.items():
+        value = GROUP_CONFIGS[name].parse(text)
+        kind, _, plain_name = name.partition(".")
+        if plain_name not in _BOUNDS:
+            continue
+        lowest, highest = _BOUNDS[plain_name]
+        if isinstance(value, int) and not lowest <= value <= highest:
+            end, bound = ("greater", "min") if value < lowest else ("less", "max")
+            raise InvalidConfigurationError(
+                f"{name} must be {end} than or equal to group.{kind}.{bound}.{plain_name}"
+            )
+
+
+@dataclass(frozen=True)
+class ShareGroupSettings:
+    """The settings of a share group, named like the group's (`share.*`)."""
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    assignment_interval_ms: int = 0
+    max_size: int = 200
+    auto_offset_reset: str = "latest"
+    isolation_level: str = READ_UNCOMMITTED
+    renew_acknowledge_enable: bool = True
+    delivery_count_limit: int = 5
+    partition_max_record_locks: int = 2_000
+    record_lock_duration_ms: int = 30_000
+
+    @property
+    def reset_duration_ms(self) -> int | None:
+        """How far before now the first offset is, None for "earliest" and "latest"."""
+        return _duration_ms(self.auto_offset_reset)
 
 
 def static_configs(config: BrokerConfig) -> Mapping[str, str]:
@@ -475,6 +588,7 @@ def static_configs(config: BrokerConfig) -> Mapping[str, str]:
         "connections.max.idle.ms": str(int(config.connections_max_idle_s * 1000)),
         "group.consumer.assignment.interval.ms": str(config.group_consumer_assignment_interval_ms),
         "group.consumer.migration.policy": config.group_consumer_migration_policy,
+        "group.share.assignment.interval.ms": str(config.group_share_assignment_interval_ms),
         "log.dirs": "memory" if config.data_dir is None else str(config.data_dir.absolute()),
         "log.segment.bytes": str(config.segment_bytes),
         "message.max.bytes": str(config.message_max_bytes),
@@ -544,7 +658,7 @@ class ClusterSettings:
         self._static = static_configs(config)
         self._overrides: dict[tuple[ResourceType, str], Mapping[str, str]] = {}
         # Cached results of `of_groups`, "" for groups without settings of their own.
-        self._of_groups: dict[str, object] = {}
+        self._of_groups: dict[tuple[str, Callable[[str], object]], object] = {}
 
     # Settings at run time
 
@@ -582,16 +696,19 @@ class ClusterSettings:
                 found[topic.name] = synonyms[0].value or ""
         return found
 
-    def group_value(self, group_id: str, name: str) -> int:
-        """Return a setting of a consumer group, e.g. "consumer.session.timeout.ms"."""
-        if override := self.overrides(ResourceType.GROUP, group_id).get(name):
-            return int(override)
-        synonyms = self._of_broker(GROUP_CONFIGS[name].broker_name, self._only_node)
-        return int(synonyms[0].value or "")
+    def group_values(self, group_id: str, kind: str) -> dict[str, Value]:
+        """Return a group's settings of a kind ("consumer", "share"), e.g. session_timeout_ms."""
+        return {
+            setting.definition.name.partition(".")[2].replace(".", "_"): (
+                setting.definition.parse(setting.value or "")
+            )
+            for setting in self.of_group(group_id)
+            if setting.definition.name.startswith(f"{kind}.")
+        }
 
     def of_groups(self, group_id: str, make: Callable[[str], T]) -> T:
         """Return the function's result for a group, until a setting changes."""
-        key = group_id if (ResourceType.GROUP, group_id) in self._overrides else ""
+        key = (group_id if (ResourceType.GROUP, group_id) in self._overrides else "", make)
         if key not in self._of_groups:
             self._of_groups[key] = make(group_id)
         return cast("T", self._of_groups[key])
@@ -624,6 +741,8 @@ class ClusterSettings:
     ) -> Iterator[Setting]:
         for definition in table.values():
             synonyms = self._of_broker(definition.broker_name, self._only_node)
+            if not definition.broker_name and source is ConfigSource.GROUP:
+                synonyms = [_synonym(definition, definition.default or "", ConfigSource.DEFAULT)]
             if definition.name in overrides:
                 synonyms.insert(0, _synonym(definition, overrides[definition.name], source))
             yield Setting(definition, synonyms)

@@ -15,13 +15,13 @@ from typing import Final, TypeAlias
 from aiokafka_lite.broker.configs import (
     ALL_NODES,
     BROKER_CONFIGS,
-    GROUP_BOUNDS,
     GROUP_CONFIGS,
     TOPIC_CONFIGS,
     ConfigDef,
     ConfigType,
     ResourceType,
     Setting,
+    check_group_configs,
     split_list,
 )
 from aiokafka_lite.broker.handlers.base import RequestContext, answered_after, handler, handles_each
@@ -507,18 +507,7 @@ def _existing(topic: Topic | None, name: str) -> Topic:
 def _check_group(group_id: str, settings: Mapping[str, str]) -> None:
     if not group_id:
         raise InvalidRequestError("Default group resources are not allowed.")
-    for name in settings:
-        if name not in GROUP_CONFIGS:
-            raise InvalidConfigurationError(f"Unknown group config name: {name}")
-    for name, text in settings.items():
-        value = GROUP_CONFIGS[name].parse(text)
-        plain_name = name.removeprefix("consumer.")
-        lowest, highest = GROUP_BOUNDS[plain_name]
-        if isinstance(value, int) and not lowest <= value <= highest:
-            end, bound = ("greater", "min") if value < lowest else ("less", "max")
-            raise InvalidConfigurationError(
-                f"{name} must be {end} than or equal to group.consumer.{bound}.{plain_name}"
-            )
+    check_group_configs(settings)
 
 
 def _operation(config: AnyConfig) -> int:

@@ -44,6 +44,24 @@ def told(answer: Message) -> str:
     return _DIFFERENT.sub("", repr(answer))
 
 
+# Values of share groups: the limits, and values beyond them.
+SHARE_SETTINGS: Mapping[str, Sequence[str]] = {
+    "session.timeout.ms": ("0", "44999", "45000"),
+    "heartbeat.interval.ms": ("4999", "15001"),
+    "assignment.interval.ms": ("-1", "0", "15001"),
+    "delivery.count.limit": ("1", "2", "10", "11"),
+    "partition.max.record.locks": ("99", "100", "4001"),
+    "record.lock.duration.ms": ("999", "14999", "15000", "60001"),
+    "isolation.level": ("READ_COMMITTED", "read_committed"),
+    "renew.acknowledge.enable": ("maybe", "TRUE"),
+    "auto.offset.reset": (
+        "none", "Latest", "earliest", "by_duration:PT0S", "by_duration:p1dt2h3m4.5s",
+        "by_duration:PT1.S", "by_duration:", "by_duration:P", "by_duration:PT", "by_duration:P1DT",
+        "by_duration:PT-1H", "by_duration:P1Y", "BY_DURATION:PT1H",
+    ),
+}  # fmt: skip
+
+
 # --- Topics ----------------------------------------------------------------------------------
 def creating(
     name: str,
@@ -237,6 +255,11 @@ def changes(topic: str) -> Cases:
         "group: high": changing(group, topic, ("consumer.heartbeat.interval.ms", SET, "99999")),
         "group: no number": changing(group, topic, ("consumer.session.timeout.ms", SET, "x")),
         "group: unknown": changing(group, topic, ("x", SET, "5")),
+        **{
+            f"share group: {name} {value}": changing(group, topic, (f"share.{name}", SET, value))
+            for name, values in SHARE_SETTINGS.items()
+            for value in values
+        },
         "no group": changing(group, "", ("consumer.session.timeout.ms", SET, "50000")),
         "type 0": changing(0, "x", ("a", SET, "b")),
         "type 99": changing(99, "x", ("a", SET, "b")),

@@ -259,7 +259,7 @@ async def test_settings_survive_a_restart(tmp_path: Path) -> None:
             assert (await described(client, TOPIC, "t", "retention.ms")).value == "5000"
             config = await described(client, TOPIC, "t", "retention.bytes")
             assert (config.value, config.config_source) == ("7000", ConfigSource.CLUSTER)
-        assert broker.catalog.settings.group_value("g", "consumer.session.timeout.ms") == 50_000
+        assert broker.catalog.settings.group_values("g", "consumer")["session_timeout_ms"] == 50_000
 
 
 @pytest.mark.parametrize("version", range(1, 5))
