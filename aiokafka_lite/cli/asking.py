@@ -9,10 +9,10 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from aiokafka_lite._settings import nearest
 from aiokafka_lite.cli.arguments import parse_duration_ms
@@ -25,6 +25,9 @@ from aiokafka_lite.client.view import TopicView
 from aiokafka_lite.errors import KafkaError, UnknownTopicOrPartitionError, for_code
 from aiokafka_lite.structs import TopicPartition
 
+T = TypeVar("T")
+
+LOOK_AGAIN_AFTER_S: Final = 0.05
 _WILDCARD: Final = re.compile(r"[*?[]")
 
 
@@ -115,6 +118,14 @@ def partitions_of(
             file=sys.stderr,
         )
     return [TopicPartition(topic.name, number) for number in led]
+
+
+def look_until(look: Callable[[], T], is_so: Callable[[T], bool], timeout_s: float) -> T:
+    """Look again and again until it is so, or the time is over. Return what was seen last."""
+    give_up_at = time.monotonic() + timeout_s
+    while not is_so(seen := look()) and time.monotonic() < give_up_at:
+        time.sleep(LOOK_AGAIN_AFTER_S)
+    return seen
 
 
 # --- Positions: earliest, latest, an offset, a time, or an age --------------------------------

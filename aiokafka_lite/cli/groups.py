@@ -1,4 +1,4 @@
-"""`aiokafka-lite groups`, `lag GROUP` and `reset GROUP`: consumer groups and their offsets."""
+"""`aiokafka-lite groups`, `lag GROUP` and `reset GROUP`: groups and their offsets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from aiokafka_lite._settings import nearest
 from aiokafka_lite.cli.arguments import (
@@ -29,10 +29,12 @@ from aiokafka_lite.cli.asking import (
 )
 from aiokafka_lite.cli.connecting import connecting
 from aiokafka_lite.cli.output import (
+    Column,
     Row,
     columns,
     count_text,
     counted,
+    list_text,
     print_listing,
     print_rows,
     screen,
@@ -49,7 +51,7 @@ from aiokafka_lite.errors import (
     for_code,
 )
 from aiokafka_lite.protocol.codec import decode_versioned
-from aiokafka_lite.protocol.messages import consumer_group_describe, groups
+from aiokafka_lite.protocol.messages import consumer_group_describe, groups, share_groups
 from aiokafka_lite.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from aiokafka_lite.protocol.messages.group_members import ConsumerProtocolAssignment
 from aiokafka_lite.protocol.messages.groups import DescribeGroupsRequest, ListGroupsRequest
@@ -57,12 +59,19 @@ from aiokafka_lite.protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
+from aiokafka_lite.protocol.messages.share_groups import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    ShareGroupDescribeRequest,
+)
 from aiokafka_lite.structs import TopicPartition
 
 T = TypeVar("T")
+_Described: TypeAlias = consumer_group_describe.DescribedGroup | share_groups.DescribedGroup
 
 # --- Requests --------------------------------------------------------------------------------
 DEAD: Final = "Dead"
+SHARE: Final = "share"
 # States without members, in which committed offsets may be changed.
 WITHOUT_MEMBERS: Final = ("Empty", DEAD)
 
@@ -86,6 +95,7 @@ class MemberDescription(NamedTuple):
 
 class GroupDescription(NamedTuple):
     group_id: str
+    type: str
     state: str
     assignor: str
     members: tuple[MemberDescription, ...]
@@ -116,19 +126,26 @@ def describe(
     """Return descriptions of groups. A group that does not exist has the state `DEAD`."""
     found: dict[str, GroupDescription] = {}
     left = list(group_ids)
-    try:
-        # Classic groups are not found by this request, as in Java's admin client.
-        response = cluster.request(node, ConsumerGroupDescribeRequest(group_ids=left))
-    except UnsupportedVersionError:
-        pass  # the broker has no groups of KIP-848
-    else:
-        for group in response.groups:
-            # The second is from Kafka 3.9, where the protocol is disabled.
+
+    def groups_that_assign() -> Sequence[_Described]:
+        return cluster.request(node, ConsumerGroupDescribeRequest(group_ids=left)).groups
+
+    def groups_that_share() -> Sequence[_Described]:
+        return cluster.request(node, ShareGroupDescribeRequest(group_ids=left)).groups
+
+    # Groups of other types are not found by these requests, as in Java's admin client.
+    for type_, ask in (("consumer", groups_that_assign), (SHARE, groups_that_share)):
+        try:
+            described = ask() if left else ()
+        except UnsupportedVersionError:
+            continue  # the broker has no groups of this type
+        for group in described:
+            # The second is from brokers where the protocol is disabled.
             if group.error_code in (GroupIdNotFound.errno, UnsupportedVersionError.errno):
                 continue
             _raise_for(group.group_id, group.error_code, group.error_message)
-            found[group.group_id] = _of_consumer(group)
-    left = [each for each in left if each not in found]
+            found[group.group_id] = _of_broker(type_, group)
+        left = [each for each in left if each not in found]
     if left:
         for classic in cluster.request(node, DescribeGroupsRequest(groups=left)).groups:
             if classic.error_code != GroupIdNotFound.errno:
@@ -142,18 +159,24 @@ def at_coordinator(cluster: BlockingCluster, group_id: str, ask: Callable[[int],
     return cluster.retrying(lambda: ask(cluster.coordinator(group_id)))
 
 
-def read_group(
-    cluster: BlockingCluster, group_id: str
-) -> tuple[GroupDescription, dict[TopicPartition, int]]:
-    """Return a group's description and its committed offsets."""
+class GroupOffsets(NamedTuple):
+    """The offsets of a group: committed ones, or those from which a share group's records start."""
 
-    def ask(node: int) -> tuple[GroupDescription, dict[TopicPartition, int]]:
+    at: dict[TopicPartition, int]
+    #: Only of a share group, by its coordinator: of all its partitions, because each member
+    #: finishes records out of order.
+    lags: dict[TopicPartition, int | None]
+
+
+def read_group(cluster: BlockingCluster, group_id: str) -> tuple[GroupDescription, GroupOffsets]:
+    def ask(node: int) -> tuple[GroupDescription, GroupOffsets]:
         described = describe(cluster, node, [group_id])
         if not described:
             raise KafkaProtocolError(
                 f"the broker's DescribeGroups response does not contain group {group_id!r}"
             )
-        return described[0], _committed(cluster, node, group_id)
+        read = _start_offsets if described[0].type == SHARE else _committed
+        return described[0], read(cluster, node, group_id)
 
     return at_coordinator(cluster, group_id, ask)
 
@@ -165,7 +188,7 @@ def _raise_for(group_id: str, error_code: int, message: str | None) -> None:
 
 
 def _member(
-    member: consumer_group_describe.Member | groups.DescribedGroupMember,
+    member: consumer_group_describe.Member | share_groups.Member | groups.DescribedGroupMember,
     assigned: Iterable[tuple[str, Iterable[int]]],
 ) -> MemberDescription:
     host = member.client_host.lstrip("/")
@@ -173,7 +196,7 @@ def _member(
     return MemberDescription(member.member_id, member.client_id, host, frozenset(tps))
 
 
-def _of_consumer(group: consumer_group_describe.DescribedGroup) -> GroupDescription:
+def _of_broker(type_: str, group: _Described) -> GroupDescription:
     members = tuple(
         _member(
             each,
@@ -181,13 +204,13 @@ def _of_consumer(group: consumer_group_describe.DescribedGroup) -> GroupDescript
         )
         for each in group.members
     )
-    return GroupDescription(group.group_id, group.group_state, group.assignor_name, members)
+    return GroupDescription(group.group_id, type_, group.group_state, group.assignor_name, members)
 
 
 def _of_classic(group: groups.DescribedGroup) -> GroupDescription:
     members = tuple(_member(each, _assigned(each.member_assignment)) for each in group.members)
     state = DEAD if group.error_code == GroupIdNotFound.errno else group.group_state
-    return GroupDescription(group.group_id, state, group.protocol_data, members)
+    return GroupDescription(group.group_id, "classic", state, group.protocol_data, members)
 
 
 def _assigned(blob: bytes) -> list[tuple[str, list[int]]]:
@@ -200,9 +223,9 @@ def _assigned(blob: bytes) -> list[tuple[str, list[int]]]:
     return [(each.topic, each.partitions) for each in topics]
 
 
-def _committed(cluster: BlockingCluster, node: int, group_id: str) -> dict[TopicPartition, int]:
+def _committed(cluster: BlockingCluster, node: int, group_id: str) -> GroupOffsets:
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group_id, topics=None)])
-    offsets: dict[TopicPartition, int] = {}
+    offsets = GroupOffsets({}, {})
     for group in cluster.request(node, request).groups:
         if group.error_code != GroupIdNotFound.errno:
             _raise_for(group_id, group.error_code, None)
@@ -211,7 +234,24 @@ def _committed(cluster: BlockingCluster, node: int, group_id: str) -> dict[Topic
                 name = topic.name or cluster.view.topic_names.get(topic.topic_id, "")
                 # A topic without a name was deleted.
                 if name and not each.error_code and each.committed_offset >= 0:
-                    offsets[TopicPartition(name, each.partition_index)] = each.committed_offset
+                    offsets.at[TopicPartition(name, each.partition_index)] = each.committed_offset
+    return offsets
+
+
+def _start_offsets(cluster: BlockingCluster, node: int, group_id: str) -> GroupOffsets:
+    request = DescribeShareGroupOffsetsRequest(
+        groups=[DescribeShareGroupOffsetsRequestGroup(group_id=group_id, topics=None)]
+    )
+    offsets = GroupOffsets({}, {})
+    for group in cluster.request(node, request).groups:
+        _raise_for(group_id, group.error_code, group.error_message)
+        for topic in group.topics:
+            for each in topic.partitions:
+                tp = TopicPartition(topic.topic_name, each.partition_index)
+                # Both are -1 before the first fetch.
+                if not each.error_code and each.start_offset >= 0:
+                    offsets.at[tp] = each.start_offset
+                offsets.lags[tp] = each.lag if each.lag != -1 else None
     return offsets
 
 
@@ -223,11 +263,12 @@ _STATES: Final = (
     "Dead",
 )  # fmt: skip
 # The protocol types of consumers. Connect and others have their own.
-_OF_CONSUMERS: Final = ("consumer", "")
+_OF_CONSUMERS: Final = ("consumer", SHARE, "")
 
 
 _GROUPS: Final = f"""
-List consumer groups of the classic protocol and of KIP-848, with their states.
+List groups with their states: consumer groups of the classic protocol and of KIP-848, and share
+groups.
 
 arguments:
 [PATTERN ...]  only these groups (* matches any text, ? any character)
@@ -247,7 +288,7 @@ def run_groups(options: argparse.Namespace) -> int:
         known, rows = cluster.retrying(lambda: _known_and_selected(cluster, options.patterns))
     if options.state is not None:
         rows = [row for row in rows if row["state"] == options.state]
-    problems = unknown_names("consumer group", options.patterns, known)
+    problems = unknown_names("group", options.patterns, known)
     print_listing("groups", rows, _GROUP_COLUMNS, options, problems)
     return 0
 
@@ -288,9 +329,26 @@ _LAG_COLUMNS: Final = columns(
 )
 
 
+# All members of a share group may have records of a partition.
+_SHARE_COLUMNS: Final = columns(
+    "topic, #partition, #start, #end, #lag, #members, clients", lag=count_text, clients=list_text
+)
+
+
 class Lag(NamedTuple):
     described: GroupDescription
     rows: list[Row]
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        return _SHARE_COLUMNS if self.described.type == SHARE else _LAG_COLUMNS
+
+    def check_topics(self, topics: Collection[str]) -> None:
+        if missing := set(topics) - {row["topic"] for row in self.rows}:
+            raise CommandError(
+                f"group {self.described.group_id} has no offsets and no members for topic "
+                f"{', '.join(sorted(missing))}"
+            )
 
     @property
     def known(self) -> list[int]:
@@ -307,7 +365,8 @@ class Lag(NamedTuple):
         if unknown_count := len(self.rows) - len(self.known):
             unknown = f"unknown for {counted(unknown_count, 'partition')}"
             lag = f"{lag}, {unknown}" if self.known else f"lag {unknown}"
-        return f"group {self.described.group_id}: {self.described.state}, {members}, {lag}"
+        kind = "share group" if self.described.type == SHARE else "group"
+        return f"{kind} {self.described.group_id}: {self.described.state}, {members}, {lag}"
 
 
 _LAG: Final = f"""
@@ -316,8 +375,11 @@ committed offset, the lag is unknown, because auto.offset.reset then determines 
 starts. The lag is negative if the committed offset is beyond the end of the log, because the topic
 was recreated or truncated. The group then starts according to auto.offset.reset.
 
+For a share group, show the offset before which all records are finished, and how many records after
+it are not. Both are unknown before the first fetch.
+
 arguments:
-GROUP  the consumer group
+GROUP  the group
 --topic TOPIC ...  only this topic
 -w, --watch [SECONDS=2]  show the lag again every SECONDS (default: 2), until Ctrl-C
 {AS_JSON}
@@ -334,48 +396,61 @@ def run_lag(options: argparse.Namespace) -> int:
         raise UsageError("--watch and --json cannot be combined: leave one out")
     with connecting(options).cluster() as cluster:
         lag = lag_of(cluster, options.group, options.topic)
-        if missing := set(options.topic) - {row["topic"] for row in lag.rows}:
-            raise CommandError(
-                f"group {options.group} has no committed offsets and no members for topic "
-                f"{', '.join(sorted(missing))}"
-            )
+        lag.check_topics(options.topic)
         if options.watch is not None:
             _watch(cluster, options, lag)
     if not options.json:
         print(lag.summary)
-    print_rows(lag.rows, _LAG_COLUMNS, as_json=options.json)
+    print_rows(lag.rows, lag.columns, as_json=options.json)
     return 0
 
 
 def lag_of(cluster: BlockingCluster, group_id: str, topics: Collection[str] = ()) -> Lag:
-    """Return the lags of a group, or raise CommandError with the most similar name."""
+    """Return the lags of a group, or raise CommandError, with the most similar name."""
     # All topics, because committed offsets have topic ids.
     view = cluster.look(None)
     described, offsets = read_group(cluster, group_id)
-    if described.state == DEAD and not offsets:
+    is_share = described.type == SHARE
+    if described.state == DEAD and not offsets.at:
         others = [each.group_id for each in list_groups(cluster)]
         raise CommandError(f"there is no group {group_id}{nearest(group_id, others)}")
-    members = {tp: member for member in described.members for tp in member.partitions}
-    tps = sorted(tp for tp in offsets.keys() | members.keys() if not topics or tp.topic in topics)
+    owners: dict[TopicPartition, list[MemberDescription]] = {}
+    for member in described.members:
+        for tp in member.partitions:
+            owners.setdefault(tp, []).append(member)
+    found = offsets.at.keys() | offsets.lags.keys() | owners.keys()
+    tps = sorted(tp for tp in found if not topics or tp.topic in topics)
     led = [tp for tp in tps if view.leader(tp) is not None]
     (ends,) = offsets_at(cluster, led, LATEST) if led else [{}]
     rows: list[Row] = []
     for tp in tps:
-        at, end, member = offsets.get(tp), ends.get(tp), members.get(tp)
+        at, end = offsets.at.get(tp), ends.get(tp)
+        lag = None if at is None or end is None else end - at
         rows.append(
             {
                 "group": group_id,
                 "topic": tp.topic,
                 "partition": tp.partition,
-                "committed": at,
+                "start" if is_share else "committed": at,
                 "end": end,
-                "lag": None if at is None or end is None else end - at,
-                "client": None if member is None else member.client_id,
-                "host": None if member is None else member.host,
-                "member": None if member is None else member.member_id,
+                "lag": offsets.lags.get(tp) if is_share else lag,
+                **(_clients if is_share else _owner)(owners.get(tp, ())),
             }
         )
     return Lag(described, rows)
+
+
+def _owner(members: Sequence[MemberDescription]) -> Row:
+    owner = members[-1] if members else None
+    return {
+        "client": None if owner is None else owner.client_id,
+        "host": None if owner is None else owner.host,
+        "member": None if owner is None else owner.member_id,
+    }
+
+
+def _clients(members: Sequence[MemberDescription]) -> Row:
+    return {"members": len(members), "clients": sorted({each.client_id for each in members})}
 
 
 def _watch(cluster: BlockingCluster, options: argparse.Namespace, lag: Lag) -> None:
@@ -388,7 +463,7 @@ def _watch(cluster: BlockingCluster, options: argparse.Namespace, lag: Lag) -> N
             # The rows that do not fit are the least important.
             rows = sorted(lag.rows, key=lambda row: -n if isinstance(n := row["lag"], int) else 1)
             text = problem or f"{lag.summary}{change}"
-            show(f"{time.strftime('%H:%M:%S')} {text}", rows, _LAG_COLUMNS)
+            show(f"{time.strftime('%H:%M:%S')} {text}", rows, lag.columns)
             time.sleep(options.watch)
             cluster.limit(cluster.config.request_timeout_s)
             try:
@@ -400,11 +475,18 @@ def _watch(cluster: BlockingCluster, options: argparse.Namespace, lag: Lag) -> N
 
 
 # --- reset -----------------------------------------------------------------------------------
-_RESET_COLUMNS: Final = columns(
-    "topic, #partition, #committed, #new, #change, #lag: lag then",
-    change=lambda value: f"{value:+,}",
-    lag=count_text,
-)
+# Why a group must have no members.
+NEEDS_NONE: Final = "a share group is only changed without members"
+WOULD_OVERWRITE: Final = "they would overwrite the new offsets with their own positions"
+
+RESET_OPTIONS: Final = f"""\
+GROUP  the group
+--topic TOPIC[:N,N-N…] ...  this topic, or some of its partitions (repeatable)
+|| --all-topics  all topics of which the group has offsets
+--to WHERE  the new position: {FORMS}
+|| --by N  move the offsets by N, backwards if N is negative
+--execute  make the changes (default: only show them)
+{AS_JSON}"""
 
 _RESET: Final = f"""
 Change the committed offsets of a group. Its consumers then start at the new offsets. Without
@@ -412,13 +494,7 @@ Change the committed offsets of a group. Its consumers then start at the new off
 would overwrite the new offsets with their own positions. A group that does not exist is created.
 
 arguments:
-GROUP  the consumer group
---topic TOPIC[:N,N-N…] ...  this topic, or some of its partitions (repeatable)
-|| --all-topics  all topics for which the group has committed offsets
---to WHERE  the new position: {FORMS}
-|| --by N  move the committed offsets by N, backwards if N is negative
---execute  make the changes (default: only show them)
-{AS_JSON}
+{RESET_OPTIONS}
 
 examples:
   aiokafka-lite reset billing --topic orders --to 2h            show the changes
@@ -430,44 +506,69 @@ examples:
 
 
 def run_reset(options: argparse.Namespace) -> int:
+    return reset(options, "committed", _commit)
+
+
+def reset(
+    options: argparse.Namespace,
+    word: str,
+    change: Callable[[BlockingCluster, str, Mapping[TopicPartition, int]], None],
+) -> int:
+    """Show or change offsets, which are `word` offsets: those of share groups are "start"."""
+    is_share = word == "start"
     with connecting(options).cluster() as cluster:
         cluster.look(None)
-        described, before = read_group(cluster, options.group)
-        _check_members(described)
+        described, (before, _) = read_group(cluster, options.group)
+        is_new = described.state == DEAD and not before
+        if not is_new:
+            check_type(described, is_share=is_share)
+        check_members(described, NEEDS_NONE if is_share else WOULD_OVERWRITE)
         tps = _partitions(cluster, options.topic) if options.topic else sorted(before)
         if not tps:
             raise CommandError(
-                f"group {options.group} has no committed offsets, so --all-topics selects no "
+                f"group {options.group} has no {word} offsets, so --all-topics selects no "
                 "topics: name the topics with --topic"
             )
-        rows = _rows(cluster, options, tps, before)
+        rows = _rows(cluster, options, tps, before, word)
         if options.execute:
             new = {tp: cast("int", row["new"]) for tp, row in zip(tps, rows, strict=True)}
-            _commit(cluster, options.group, new)
-    print_rows(rows, _RESET_COLUMNS, as_json=options.json)
+            change(cluster, options.group, new)
+    shown = columns(
+        f"topic, #partition, #{word}, #new, #change, #lag: lag then",
+        change=lambda value: f"{value:+,}",
+        lag=count_text,
+    )
+    print_rows(rows, shown, as_json=options.json)
     if not options.execute:
         print("no offsets were changed: add --execute to change them", file=sys.stderr)
     elif not options.json:
-        made = " (newly created)" if described.state == DEAD and not before else ""
+        made = " (newly created)" if is_new else ""
         done = counted(len(rows), "partition")
-        print(f"group {options.group}{made}: offsets of {done} were committed", file=sys.stderr)
+        print(f"group {options.group}{made}: offsets of {done} were changed", file=sys.stderr)
     return 0
 
 
-def _topic_and_partitions(text: str) -> tuple[str, tuple[int, ...] | None]:
+def topic_and_partitions(text: str) -> tuple[str, tuple[int, ...] | None]:
     name, colon, numbers = text.partition(":")
     return name, partition_numbers(numbers) if colon else None
 
 
-def _check_members(described: GroupDescription) -> None:
+def check_type(described: GroupDescription, *, is_share: bool) -> None:
+    group_id, type_ = described.group_id, described.type
+    if is_share and type_ != SHARE:
+        raise CommandError(f"group {group_id} is not a share group (type {type_})")
+    if not is_share and type_ == SHARE:
+        raise CommandError(f"group {group_id} is a share group: use `share reset`")
+
+
+def check_members(described: GroupDescription, reason: str) -> None:
     if described.state in WITHOUT_MEMBERS:
         return
     clients = sorted({f"{each.client_id} at {each.host}" for each in described.members})
     raise CommandError(
         f"group {described.group_id} is in use (state {described.state}, "
         f"{counted(len(described.members), 'member')}: "
-        f"{', '.join(clients) or 'no clients yet'}): stop its members, because they would "
-        "overwrite the new offsets with their own positions"
+        f"{', '.join(clients) or 'no clients yet'}): stop its members, because {reason}"
     )
 
 
@@ -487,6 +588,7 @@ def _rows(
     options: argparse.Namespace,
     tps: Sequence[TopicPartition],
     before: Mapping[TopicPartition, int],
+    word: str,
 ) -> list[Row]:
     if gone := [tp for tp in tps if cluster.view.leader(tp) is None]:
         names = ", ".join(f"{tp.topic}:{tp.partition}" for tp in gone)
@@ -498,7 +600,7 @@ def _rows(
         if options.by is not None:
             if at is None:
                 raise CommandError(
-                    f"{tp.topic}:{tp.partition} has no committed offset, so --by cannot move it: "
+                    f"{tp.topic}:{tp.partition} has no {word} offset, so --by cannot move it: "
                     "use --to"
                 )
             new = min(max(at + options.by, found.begins[tp]), found.ends[tp])
@@ -506,7 +608,7 @@ def _rows(
             {
                 "topic": tp.topic,
                 "partition": tp.partition,
-                "committed": at,
+                word: at,
                 "new": new,
                 "change": None if at is None else new - at,
                 "lag": found.ends[tp] - new,
@@ -520,21 +622,25 @@ def _commit(cluster: BlockingCluster, group_id: str, offsets: Mapping[TopicParti
 
     def ask(node: int) -> None:
         results = commit_results(cluster.request(node, request))
-        if refused := {tp: for_code(code) for tp, code in results.items() if code}:
-            reasons = (f"{tp.topic}:{tp.partition}: {why(each)}" for tp, each in refused.items())
-            # Retriable only if all are.
-            error = min(refused.values(), key=lambda each: each.retriable)
-            raise error(
-                f"the broker did not commit the offsets of some partitions: {'; '.join(reasons)}"
-            )
+        refusals = [(f"{tp.topic}:{tp.partition}", code, None) for tp, code in results.items()]
+        raise_if_refused("commit the offsets of some partitions", refusals)
 
     at_coordinator(cluster, group_id, ask)
+
+
+def raise_if_refused(action: str, results: Iterable[tuple[str, int, str | None]]) -> None:
+    """Raise for the error codes of things that have names. Retriable only if all are."""
+    refused = [(name, for_code(code), message) for name, code, message in results if code]
+    if refused:
+        reasons = "; ".join(f"{name}: {message or why(error)}" for name, error, message in refused)
+        error = min((error for _, error, _ in refused), key=lambda each: each.retriable)
+        raise error(f"the broker did not {action}: {reasons}")
 
 
 COMMANDS: Final = {
     "groups": Declaration(run_groups, _GROUPS, {"state": _STATES}),
     "lag": Declaration(run_lag, _LAG),
     "reset": Declaration(
-        run_reset, _RESET, {"to": place, "by": int, "topic": _topic_and_partitions}
+        run_reset, _RESET, {"to": place, "by": int, "topic": topic_and_partitions}
     ),
 }

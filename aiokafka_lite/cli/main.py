@@ -71,9 +71,15 @@ SECTIONS: Final[dict[str, Sequence[Command]]] = {
         Command("describe", "show partitions, offsets and settings of topics", "topics"),
         Command("cat", "print the records of a topic", "cat"),
         Command("tail", "print the last records of a topic, then new records", "cat"),
-        Command("groups", "list consumer groups", "groups"),
-        Command("lag", "show the lag of a consumer group per partition", "groups"),
+        Command("groups", "list consumer groups and share groups", "groups"),
+        Command("lag", "show the lag of a group per partition", "groups"),
         Command("reset", "change the committed offsets of a consumer group", "groups"),
+        Command(
+            "share",
+            "change share groups: share reset, delete, config",
+            "share",
+            actions=("reset", "delete", "config"),
+        ),
         Command("produce", "produce records, one per line", "produce"),
         Command(
             "dlq",
@@ -277,7 +283,7 @@ def offer(parser: argparse.ArgumentParser) -> None:
 
 
 def _set_completers(parser: argparse.ArgumentParser) -> None:
-    names = {"topic": _topics, "topics": _topics, "group": _groups}
+    names = {"topic": _topics, "topics": _topics, "group": _groups, "groups": _groups}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for subparser in action.choices.values():

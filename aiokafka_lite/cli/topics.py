@@ -6,9 +6,9 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import aclosing
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from aiokafka_lite._compat import timeout
 from aiokafka_lite._settings import nearest
@@ -28,6 +28,7 @@ from aiokafka_lite.cli.asking import (
     by_leader,
     find,
     is_selected,
+    look_until,
     offsets_at,
     place,
     reason_of,
@@ -47,8 +48,9 @@ from aiokafka_lite.cli.output import (
     print_rows,
     size_text,
 )
-from aiokafka_lite.cli.problems import CommandError, UsageError, plain_text, raise_if_any
+from aiokafka_lite.cli.problems import CommandError, plain_text, raise_if_any
 from aiokafka_lite.cli.reading import Record, Span, read_spans
+from aiokafka_lite.cli.settings import CONFIG_OPTIONS, OWN, TOPICS, read_settings, show_or_change
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.offsets import EARLIEST, LATEST
 from aiokafka_lite.client.view import TopicView
@@ -56,15 +58,6 @@ from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.protocol.messages.cluster import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
-)
-from aiokafka_lite.protocol.messages.configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResourceResult,
-    DescribeConfigsResult,
-    IncrementalAlterConfigsRequest,
 )
 from aiokafka_lite.protocol.messages.topics import (
     CreatableTopic,
@@ -76,12 +69,7 @@ from aiokafka_lite.protocol.messages.topics import (
 from aiokafka_lite.protocol.wire import uuid_to_str
 from aiokafka_lite.structs import TopicPartition
 
-T = TypeVar("T")
-
 DEFAULT_SINCE: Final = "1m"
-TOPIC_RESOURCE: Final = 2
-# The source of a setting of the topic itself (KIP-226).
-OF_TOPIC: Final = 1
 
 _TOPIC_COLUMNS: Final = columns(
     "topic, #partitions, #replicas, #under_replicated: under-replicated, #records, #bytes: size",
@@ -274,11 +262,11 @@ def _sizes(cluster: BlockingCluster, led: Collection[TopicPartition]) -> dict[To
 def _configs(cluster: BlockingCluster, topic: str) -> dict[str, str | None] | None:
     """Return the topic's own settings, if they can be read."""
     try:
-        (result,) = _settings(cluster, [topic])
+        (result,) = read_settings(cluster, TOPICS, [topic])
     except CommandError as error:
         print(f"warning: {error}", file=sys.stderr)
         return None
-    return {each.name: each.value for each in result.configs if each.config_source == OF_TOPIC}
+    return {each.name: each.value for each in result.configs if each.config_source in OWN}
 
 
 # --- The recent rate of a topic, and its largest record ---------------------------------------
@@ -374,16 +362,6 @@ def _size(record: Record) -> int:
 
 # --- Changes of topics ------------------------------------------------------------------------
 BY_DEFAULT: Final = -1
-SET: Final = 0
-UNSET: Final = 1
-# The source of a default value (KIP-226).
-DEFAULT: Final = 5
-_SOURCES: Final = {1: "topic", 2: "broker", 3: "cluster", 4: "server.properties", 5: "default"}
-LOOK_AGAIN_AFTER_S: Final = 0.05
-# How long other brokers may take to learn of a change that the controller has made.
-SPREAD_TIMEOUT_S: Final = 2.0
-
-_COLUMNS: Final = columns("topic, name: setting, value, source: set in, default")
 
 
 _CREATE: Final = """
@@ -418,10 +396,7 @@ the defaults are shown. The changes of one topic succeed or fail together.
 
 arguments:
 TOPIC ...  the topics
---set NAME=VALUE ...  a setting to change (repeatable)
---unset NAME ...  a setting to remove, so that the cluster's value applies (repeatable)
---every  also show settings that have their default values
-{AS_JSON}
+{CONFIG_OPTIONS}
 
 examples:
   aiokafka-lite topics config orders                        non-default settings
@@ -474,20 +449,12 @@ def _until_led(cluster: BlockingCluster, name: str, timeout_s: float) -> TopicVi
         partitions = {} if topic is None else topic.partitions
         return bool(partitions) and all(each.leader >= 0 for each in partitions.values())
 
-    topic = _look_until(look, is_led, timeout_s)
+    topic = look_until(look, is_led, timeout_s)
     if topic is None or not is_led(topic):
         raise CommandError(
             f"{name} was created, but some partitions still have no leader after {timeout_s:g} s"
         )
     return topic
-
-
-def _look_until(look: Callable[[], T], is_so: Callable[[T], bool], timeout_s: float) -> T:
-    """Look again and again until it is so, or the time is over. Return what was seen last."""
-    give_up_at = time.monotonic() + timeout_s
-    while not is_so(seen := look()) and time.monotonic() < give_up_at:
-        time.sleep(LOOK_AGAIN_AFTER_S)
-    return seen
 
 
 def _controller(cluster: BlockingCluster) -> int:
@@ -550,116 +517,8 @@ def run_config(options: argparse.Namespace) -> int:
     with connecting(options).cluster() as cluster:
         for name in names:
             ask_for_topic(cluster, name)
-        before = _settings(cluster, names)
-        if options.set or options.unset:
-            _change(cluster, options, before)
-            before = _changed_settings(cluster, names, options)
-    rows = [
-        _row(result.resource_name, each)
-        for result in before
-        for each in result.configs
-        if options.every or _differs(each)
-    ]
-    print_rows(rows, _COLUMNS, as_json=options.json)
-    if not rows and not options.json:
-        print("all settings have their default values", file=sys.stderr)
+        show_or_change(cluster, TOPICS, names, options)
     return 0
-
-
-def _settings(cluster: BlockingCluster, names: Iterable[str]) -> list[DescribeConfigsResult]:
-    resources = [
-        DescribeConfigsResource(
-            resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=None
-        )
-        for name in names
-    ]
-    request = DescribeConfigsRequest(resources=resources, include_synonyms=True)
-    results = cluster.request_any(request).results
-    raise_if_any(
-        [
-            f"settings of {each.resource_name} cannot be read: {reason_of(each.error_code)}"
-            for each in results
-            if each.error_code
-        ]
-    )
-    return results
-
-
-def _changed_settings(
-    cluster: BlockingCluster, names: Sequence[str], options: argparse.Namespace
-) -> list[DescribeConfigsResult]:
-    """Return the settings once the broker that is asked has the changes, or after some seconds.
-
-    Kafka's controller responds before other brokers have them.
-    """
-    wanted = {*options.set, *((name, None) for name in options.unset)}
-    wanted_names = {name for name, _ in wanted}
-
-    def is_changed(results: Sequence[DescribeConfigsResult]) -> bool:
-        return all(
-            (each.name, each.value if each.config_source == OF_TOPIC else None) in wanted
-            for result in results
-            for each in result.configs
-            if each.name in wanted_names
-        )
-
-    return _look_until(lambda: _settings(cluster, names), is_changed, SPREAD_TIMEOUT_S)
-
-
-def _differs(setting: DescribeConfigsResourceResult) -> bool:
-    """Whether a setting is the topic's, or the cluster's with another value than the default."""
-    if setting.config_source in (OF_TOPIC, DEFAULT) or not setting.synonyms:
-        return setting.config_source != DEFAULT
-    first, last = setting.synonyms[0], setting.synonyms[-1]
-    return (first.name, first.value) != (last.name, last.value)
-
-
-def _row(topic: str, setting: DescribeConfigsResourceResult) -> Row:
-    default = next((each for each in setting.synonyms if each.source == DEFAULT), None)
-    text = None if default is None else default.value
-    if default is not None and default.name != setting.name:  # the broker's, in its own unit
-        text = f"{default.name}={default.value}"
-    return {
-        "topic": topic,
-        "name": setting.name,
-        "value": setting.value,
-        "source": _SOURCES.get(setting.config_source, "unknown"),
-        "default": text,
-    }
-
-
-def _change(
-    cluster: BlockingCluster,
-    options: argparse.Namespace,
-    before: Sequence[DescribeConfigsResult],
-) -> None:
-    named = [*(name for name, _ in options.set), *options.unset]
-    known = {each.name for result in before for each in result.configs}
-    for name in named:
-        if name not in known:
-            raise UsageError(f"topics have no setting {name}{nearest(name, known)}")
-        if named.count(name) > 1:
-            raise UsageError(f"{name} is named twice")
-    changes = [
-        *[AlterableConfig(name=n, config_operation=SET, value=v) for n, v in options.set],
-        *[AlterableConfig(name=n, config_operation=UNSET, value=None) for n in options.unset],
-    ]
-    request = IncrementalAlterConfigsRequest(
-        resources=[
-            AlterConfigsResource(
-                resource_type=TOPIC_RESOURCE, resource_name=each.resource_name, configs=changes
-            )
-            for each in before
-        ]
-    )
-    raise_if_any(
-        [
-            f"{each.resource_name} was not changed: "
-            f"{reason_of(each.error_code, each.error_message)}"
-            for each in cluster.request_any(request).responses
-            if each.error_code
-        ]
-    )
 
 
 COMMANDS: Final = {

@@ -136,7 +136,7 @@ async def test_lag_is_shown_with_members_and_without(
     ended = await cli("lag", group, "--topic", "another", "--topic", topic, "--json", *where)
     assert (ended.code, ended.out) == (1, b"")
     assert ended.errors == (
-        f"error: group {group} has no committed offsets and no members for topic another\n"
+        f"error: group {group} has no offsets and no members for topic another\n"
     )
 
 
@@ -226,13 +226,13 @@ async def test_missing_group_is_named_with_the_one_that_may_be_meant(
         assert ended.errors == f"error: there is no group {group}s; did you mean {group}?\n"
         ended = await cli("groups", f"{group}s", group, "-q", "-b", kafka.bootstrap_servers)
     assert (ended.code, ended.lines) == (1, [group])
-    assert ended.errors == f"error: there is no consumer group {group}s; did you mean {group}?\n"
+    assert ended.errors == f"error: there is no group {group}s; did you mean {group}?\n"
 
 
 def test_watch_goes_on_after_an_error_that_passes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lag = Lag(GroupDescription("g", "Empty", "", ()), [])
+    lag = Lag(GroupDescription("g", "classic", "Empty", "", ()), [])
     answers: list[Lag | BaseException] = [
         lag, KafkaConnectionError("no broker"), lag, KeyboardInterrupt(),
     ]  # fmt: skip

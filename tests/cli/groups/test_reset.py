@@ -75,7 +75,7 @@ async def test_reset_shows_first_and_commits_when_told(
     done = await cli(*arguments, "--execute")
     assert (done.code, done.errors) == (
         0,
-        f"group {group}: offsets of 2 partitions were committed\n",
+        f"group {group}: offsets of 2 partitions were changed\n",
     )
     assert await committed(cli, kafka, group) == expected
 
@@ -114,7 +114,7 @@ async def test_group_that_is_not_there_is_made(
     group, where = unique("new"), ["-b", kafka.bootstrap_servers]
     ended = await cli("reset", group, "--topic", topic, "--to", "latest", "--execute", *where)
     assert ended.errors == (
-        f"group {group} (newly created): offsets of 2 partitions were committed\n"
+        f"group {group} (newly created): offsets of 2 partitions were changed\n"
     )
     assert await committed(cli, kafka, group) == [10, 3]
 
