@@ -38,10 +38,14 @@ from aiokafka_lite.broker.security.mechanisms import (
     ScramServer,
 )
 from aiokafka_lite.broker.security.session import SaslSession
+from aiokafka_lite.broker.share.partitions import SharePartitions
+from aiokafka_lite.broker.share.sessions import ShareSessionCache
 from aiokafka_lite.broker.topics import (
+    COORDINATOR_TOPICS,
     GROUP_METADATA_TOPIC,
     INTERNAL_TOPICS,
     NO_LEADER,
+    SHARE_STATE_TOPIC,
     NewTopic,
     Node,
     Partition,
@@ -303,6 +307,7 @@ class ClusterNode(CoordinatingNode, Protocol):
     """The methods of `BrokerNode` that the cluster and the handlers use."""
 
     fetch_sessions: FetchSessionCache
+    share_sessions: ShareSessionCache
 
     def address_on(self, listener: str) -> Node: ...
     def coordinator(self, topic: str) -> GroupCoordinator | TransactionCoordinator: ...
@@ -341,6 +346,12 @@ class EmbeddedCluster:
             on_election=self._leader_elected,
         )
         self.catalog = TopicCatalog(config, self.disk, rng, on_change, self._leadership.in_sync)
+        self.share_partitions = SharePartitions(
+            self.catalog,
+            self.share_group_settings,
+            clock,
+            partial(self._internal_topic, SHARE_STATE_TOPIC),
+        )
 
     def _check_caller(self) -> None:
         """Raise WrongLoopError in other threads, which would corrupt the state."""
@@ -470,12 +481,12 @@ class EmbeddedCluster:
         return self.known_topic(partition.topic).config.min_insync_replicas
 
     def _leader_elected(self, partition: Partition) -> None:
-        if partition.topic in INTERNAL_TOPICS:
+        if partition.topic in COORDINATOR_TOPICS:
             self._elect_coordinators_of(partition.topic, [partition])
 
     def _elect_coordinators(self) -> None:
         """Make the leaders of the coordinators' topics the coordinators of their partitions."""
-        for name in INTERNAL_TOPICS:
+        for name in COORDINATOR_TOPICS:
             topic = self.topic(name)
             if topic is not None:
                 self._elect_coordinators_of(topic.name, topic.partitions)
@@ -580,12 +591,16 @@ class EmbeddedCluster:
         Raises:
             KafkaStorageError: The topic could not be written to the disk, so no group can start.
         """
-        topic = self.topic(name) or self.create_topic(
+        topic = self._internal_topic(name)
+        await self.disk.settled()
+        if name in COORDINATOR_TOPICS:
+            self._elect_coordinators_of(topic.name, topic.partitions)
+        return topic
+
+    def _internal_topic(self, name: str) -> Topic:
+        return self.topic(name) or self.create_topic(
             name, self.catalog.coordinators(name), INTERNAL_TOPICS[name]
         )
-        await self.disk.settled()
-        self._elect_coordinators_of(topic.name, topic.partitions)
-        return topic
 
     def delete_topic(self, topic: Topic | str) -> None:
         """Delete a topic, its records and the offsets committed for it.
@@ -595,13 +610,14 @@ class EmbeddedCluster:
         """
         self._check_caller()
         known = topic if isinstance(topic, Topic) else self.known_topic(topic)
-        if known.name in INTERNAL_TOPICS:
+        if known.name in COORDINATOR_TOPICS:
             # This precedes the deletion, because the number of partitions maps groups to them.
             for node in self.nodes.values():
                 node.coordinator(known.name).resign(range(known.partition_count))
         self.catalog.delete(known)
         for node in self.nodes.values():
             node.groups.topic_deleted(known.name, known.topic_id)
+        self.share_partitions.topic_deleted(known.topic_id)
 
     def recreate_topic(self, name: str, partitions: int | None = None) -> Topic:
         """Delete a topic and return a new one of this name, by default with as many partitions."""

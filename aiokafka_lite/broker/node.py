@@ -37,6 +37,7 @@ from aiokafka_lite.broker.network.dispatcher import (
 from aiokafka_lite.broker.network.processor import Host, Processor
 from aiokafka_lite.broker.network.request_log import RequestLog
 from aiokafka_lite.broker.security.listener import Listener
+from aiokafka_lite.broker.share.sessions import ShareSessionCache
 from aiokafka_lite.broker.topics import TRANSACTION_STATE_TOPIC, Node
 from aiokafka_lite.broker.transactions.coordinator import TransactionCoordinator
 from aiokafka_lite.errors import KafkaConnectionError
@@ -213,6 +214,7 @@ class BrokerNode:
         self.on_bug: Callable[[str, BaseException], None]
         self.channel: RequestChannel[RequestWork]
         self.fetch_sessions: FetchSessionCache
+        self.share_sessions: ShareSessionCache
         self.groups: GroupCoordinator
         self.transactions: TransactionCoordinator
 
@@ -240,6 +242,7 @@ class BrokerNode:
         self.fetch_sessions = FetchSessionCache(
             config.max_fetch_sessions, config.fetch_session_eviction_s, cluster.rng
         )
+        self.share_sessions = ShareSessionCache(config.group_share_max_share_sessions)
         self.groups = GroupCoordinator(cluster)
         self.transactions = TransactionCoordinator(cluster.transactions)
         self.channel = RequestChannel(config.queued_max_requests, self._loop)
@@ -269,6 +272,8 @@ class BrokerNode:
         if not self._is_accepting:
             return
         self._is_accepting = self.is_up = False
+        # The locks of its sessions end like those of a node that has crashed.
+        self.share_sessions.clear()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         for endpoint in self.endpoints.values():
@@ -316,6 +321,9 @@ class BrokerNode:
         )
 
     def dismiss(self, processor: Processor) -> None:
+        if self.is_up:
+            for member in self.share_sessions.close_of(processor):
+                self.cluster.share_partitions.release_member(member)
         if processor in self._processors:
             del self._processors[processor]
             self._connections_of[processor.peer_host] -= 1

@@ -45,6 +45,7 @@ from aiokafka_lite.broker.security.listener import (
     SecurityProtocol,
 )
 from aiokafka_lite.broker.security.mechanisms import SaslMechanism
+from aiokafka_lite.broker.slices import run_in_slices
 from aiokafka_lite.broker.topics import Node
 from aiokafka_lite.broker.transactions.coordinator import EXPIRY_CHECK_S, ClusterTransactions
 from aiokafka_lite.errors import BrokerNotAvailableError
@@ -205,6 +206,7 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
                 for partition in self._partitions():
                     self._leadership.adopt(partition)
                 self.catalog.leaders_changed()
+            await run_in_slices(self.share_partitions.load())
             await self.security.load(loop)
             for node in self.nodes.values():
                 node.open(self.purgatory, self._bug)
@@ -246,6 +248,7 @@ class Broker(DirectAccess, FaultMethods[Rule, ConnectionRule]):
 
     async def _release(self) -> None:
         await self.scope.close()
+        self.share_partitions.close()
         try:
             await self.disk.close()
         finally:

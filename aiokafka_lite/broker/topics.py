@@ -20,7 +20,10 @@ from aiokafka_lite.records import BatchHeader, iter_batches
 
 GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
-# The logs of the coordinators, with Kafka's configurations.
+SHARE_STATE_TOPIC: Final = "__share_group_state"
+# The logs of the nodes' coordinators.
+COORDINATOR_TOPICS: Final = (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC)
+# The topics that only brokers write, with Kafka's configurations.
 INTERNAL_TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
     GROUP_METADATA_TOPIC: {
         "cleanup.policy": "compact",
@@ -32,6 +35,11 @@ INTERNAL_TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
         "compression.type": "uncompressed",
         "segment.bytes": "104857600",
         "unclean.leader.election.enable": "false",
+    },
+    SHARE_STATE_TOPIC: {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": "104857600",
     },
 }
 

@@ -246,3 +246,28 @@ class TransactionLogValue(Blob, versions="0-1", flexible="1+"):
 
 
 TRANSACTION_KEY_CLASSES: Final = {TransactionLogKey.record_type: TransactionLogKey}
+
+
+# --- Keys and values in ``__share_group_state`` -----------------------------------------------
+class ShareSnapshotKey(RecordKey, record_type=0):
+    group_id: str = string("0")
+    topic_id: bytes = uuid("0")
+    partition: int = int32("0")
+
+
+class StateBatch(Struct):
+    first_offset: int = int64("0+")
+    last_offset: int = int64("0+")
+    delivery_state: int = int8("0+")  # 0 available, 2 acknowledged, 4 archived
+    delivery_count: int = int16("0+")
+
+
+class ShareSnapshotValue(Blob, versions="0", flexible="0+"):
+    snapshot_epoch: int = int32("0+")
+    state_epoch: int = int32("0+")
+    leader_epoch: int = int32("0+")
+    start_offset: int = int64("0+")
+    delivery_complete_count: int = int32("0+", default=-1, tag=0)  # KIP-1226
+    create_timestamp: int = int64("0+")
+    write_timestamp: int = int64("0+")
+    state_batches: list[StateBatch] = array(StateBatch, "0+")

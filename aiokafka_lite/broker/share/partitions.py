@@ -1,0 +1,340 @@
+"""All share partitions of a cluster, and their log, the topic `__share_group_state`.
+
+Every change that a member could notice after a restart is appended as a snapshot, in the format of
+Kafka (ShareSnapshotValue.json), before it is answered. Locks are not: after a restart, or at a new
+leader, records that were locked are available, with their earlier delivery count.
+
+    _stored   the newest snapshots, of all leaders and times. A group may fetch what has one
+    _live     the states at the current leaders, made from the snapshots by the first fetch
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from aiokafka_lite.broker.catalog import TopicCatalog
+from aiokafka_lite.broker.configs import ShareGroupSettings
+from aiokafka_lite.broker.share.partition import (
+    FINISHED,
+    NO_OFFSET,
+    Acknowledged,
+    BrokerSharePartition,
+    RecordRange,
+    RecordState,
+    StoredRange,
+)
+from aiokafka_lite.broker.share.sessions import ShareSessionKey
+from aiokafka_lite.broker.topics import (
+    NO_EPOCH,
+    SHARE_STATE_TOPIC,
+    Partition,
+    PartitionKey,
+    Topic,
+    partition_for,
+)
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    NotLeaderForPartitionError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka_lite.protocol.codec import decode_key, decode_versioned, encode_key, encode_versioned
+from aiokafka_lite.protocol.messages.coordinator_records import (
+    ShareSnapshotKey,
+    ShareSnapshotValue,
+    StateBatch,
+)
+from aiokafka_lite.protocol.source import Steps
+from aiokafka_lite.protocol.wire import uuid_to_str
+from aiokafka_lite.records import build_batch, each_record, iter_batches
+
+READ_BYTES: Final = 1 << 20
+KEYS: Final = {ShareSnapshotKey.record_type: ShareSnapshotKey}
+
+
+class ShareKey(NamedTuple):
+    """A partition in a share group."""
+
+    group_id: str
+    partition: PartitionKey
+
+
+class ShareOffsets(NamedTuple):
+    """What operators see of a share partition (KIP-1226), as of its newest snapshot."""
+
+    start_offset: int = NO_OFFSET
+    leader_epoch: int = 0
+    lag: int = -1
+
+
+class SharePartitions:
+    """The only writer of `__share_group_state`. Runs on the broker's loop."""
+
+    def __init__(
+        self,
+        catalog: TopicCatalog,
+        settings: Callable[[str], ShareGroupSettings],
+        clock: Callable[[], int],
+        open_log: Callable[[], Topic],
+    ) -> None:
+        self._catalog = catalog
+        self._settings = settings
+        self._clock = clock
+        self._open_log = open_log
+        self._stored: dict[ShareKey, ShareSnapshotValue] = {}
+        self._live: dict[ShareKey, BrokerSharePartition] = {}
+        self._timers: dict[ShareKey, asyncio.TimerHandle] = {}
+
+    # Life
+
+    def load(self) -> Steps[None]:
+        """Read the log, one step for each of its batches."""
+        topic = self._catalog.by_name(SHARE_STATE_TOPIC)
+        for partition in () if topic is None else topic.partitions:
+            offset = partition.log_start_offset
+            while len(view := partition.read(offset, READ_BYTES)):
+                for header, batch in iter_batches(view, check_crcs=False):
+                    offset = header.last_offset + 1
+                    for record in each_record(batch):
+                        self._replay(record.key or b"", record.value)
+                yield
+
+    def _replay(self, stored_as: bytes, value: bytes | None) -> None:
+        decoded = decode_key(KEYS, stored_as)
+        if decoded is None:
+            return  # of a newer Kafka
+        key = ShareKey(decoded.group_id, PartitionKey(decoded.topic_id, decoded.partition))
+        if value is None:
+            self._stored.pop(key, None)
+        else:
+            self._stored[key] = decode_versioned(ShareSnapshotValue, value)
+
+    def close(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        self._live.clear()
+        self._stored.clear()
+
+    # Of the group coordinator
+
+    def start(
+        self, group_id: str, topic_id: bytes, partition: int, start_offset: int = NO_OFFSET
+    ) -> None:
+        """Let a group fetch a partition, by default from where `share.auto.offset.reset` says.
+
+        No effect if it may already.
+        """
+        key = ShareKey(group_id, PartitionKey(topic_id, partition))
+        if key not in self._stored:
+            self._store(key, ShareSnapshotValue(start_offset=start_offset))
+
+    def is_started(self, group_id: str, topic_id: bytes, partition: int) -> bool:
+        return ShareKey(group_id, PartitionKey(topic_id, partition)) in self._stored
+
+    def partitions_of(self, group_id: str) -> list[PartitionKey]:
+        """Return the partitions that a group may fetch, of existing topics."""
+        return sorted(
+            key.partition
+            for key in self._stored
+            if key.group_id == group_id and self._catalog.by_id(key.partition.topic_id)
+        )
+
+    def delete_group(self, group_id: str) -> None:
+        self._delete([key for key in self._stored if key.group_id == group_id])
+
+    def topic_deleted(self, topic_id: bytes) -> None:
+        self._delete([key for key in self._stored if key.partition.topic_id == topic_id])
+
+    def _delete(self, keys: Iterable[ShareKey]) -> None:
+        for key in keys:
+            self._store(key, None)
+            self._stop(key)
+            self._live.pop(key, None)
+
+    # Of operators
+
+    def offsets(self, group_id: str, partition: PartitionKey) -> ShareOffsets:
+        stored = self._stored.get(ShareKey(group_id, partition))
+        if stored is None or stored.start_offset == NO_OFFSET:
+            return ShareOffsets()
+        end = self._catalog.partition(*partition).high_watermark
+        finished = max(stored.delivery_complete_count, 0)
+        lag = end - stored.start_offset - finished
+        return ShareOffsets(stored.start_offset, stored.leader_epoch, lag)
+
+    def alter(self, group_id: str, partition: PartitionKey, start_offset: int) -> None:
+        """Let a group start at an offset, which may be outside of the log."""
+        key = ShareKey(group_id, partition)
+        self._stop(key)
+        self._store(key, ShareSnapshotValue(start_offset=start_offset))
+
+    def delete(self, group_id: str, topic_id: bytes) -> None:
+        """Forget a topic, as if the group had never fetched it."""
+        keys = [each for each in self.partitions_of(group_id) if each.topic_id == topic_id]
+        self._delete(ShareKey(group_id, each) for each in keys)
+
+    # Of members
+
+    def settings(self, group_id: str) -> ShareGroupSettings:
+        return self._settings(group_id)
+
+    def lock_end(self, group_id: str) -> float:
+        """Return the loop's time at which a lock ends that begins now."""
+        lock_ms = self._settings(group_id).record_lock_duration_ms
+        return asyncio.get_running_loop().time() + lock_ms / 1000
+
+    def at_leader(self, key: ShareKey, partition: Partition) -> BrokerSharePartition | None:
+        """Return the states of a partition for a fetch, None if the group may not fetch it."""
+        live = self._live.get(key)
+        if live is not None and self._is_current(live, partition):
+            return live
+        self._stop(key)
+        stored = self._stored.get(key)
+        if stored is None:
+            return None
+        start_offset = stored.start_offset
+        if start_offset == NO_OFFSET:
+            start_offset = self._first_offset(key.group_id, partition)
+        live = self._live[key] = BrokerSharePartition(
+            start_offset,
+            partition.leader_epoch,
+            partial(self._settings, key.group_id),
+            (
+                StoredRange(
+                    each.first_offset,
+                    each.last_offset,
+                    RecordState(each.delivery_state),
+                    each.delivery_count,
+                )
+                for each in stored.state_batches
+            ),
+        )
+        return live
+
+    def _first_offset(self, group_id: str, partition: Partition) -> int:
+        settings = self._settings(group_id)
+        if settings.auto_offset_reset == "earliest":
+            return partition.log_start_offset
+        if settings.reset_duration_ms is not None:
+            since = partition.log.offset_at_time(self._clock() - settings.reset_duration_ms)
+            if since is not None:
+                return since.offset
+        return partition.high_watermark
+
+    def acquired(self, key: ShareKey) -> None:
+        """Watch the end of locks."""
+        if key not in self._timers:
+            self._arm(key, self._live[key])
+
+    def acknowledge(
+        self, key: ShareKey, partition: Partition, member_id: str, acks: Sequence[Acknowledged]
+    ) -> None:
+        """Apply acknowledgements, and store the result.
+
+        Raises also as `BrokerSharePartition.acknowledge`.
+
+        Raises:
+            UnknownTopicOrPartitionError: The group has fetched nothing from this leader.
+            NotLeaderForPartitionError: The group's offsets were altered or deleted.
+        """
+        live = self._live.get(key)
+        if live is None:
+            raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
+        if not self._is_current(live, partition):
+            raise NotLeaderForPartitionError("the leader or the group's start offset has changed")
+        if live.acknowledge(member_id, acks, until=self.lock_end(key.group_id)):
+            self._changed(key, live)
+
+    def release_member(self, member: ShareSessionKey) -> None:
+        """Release all records of a member, whose session has closed."""
+        for key, live in tuple(self._live.items()):
+            if key.group_id == member.group_id:
+                self._release(key, live, lambda each: each.member_id == member.member_id)
+
+    # Locks
+
+    def _arm(self, key: ShareKey, live: BrokerSharePartition) -> None:
+        if live.next_deadline is not None:
+            loop = asyncio.get_running_loop()
+            self._timers[key] = loop.call_at(live.next_deadline, self._sweep, key, live)
+
+    def _sweep(self, key: ShareKey, live: BrokerSharePartition) -> None:
+        """End the locks that are over. There may be none, because renewals move them."""
+        del self._timers[key]
+        now = asyncio.get_running_loop().time()
+        partition = self._release(key, live, lambda each: each.until <= now)
+        if partition is not None:
+            # Other releases complete no long polls, as in Kafka 4.3.
+            partition.on_change(partition.key)
+            self._arm(key, live)
+
+    def _release(
+        self, key: ShareKey, live: BrokerSharePartition, is_over: Callable[[RecordRange], bool]
+    ) -> Partition | None:
+        """Release some records. Return the partition, None if the states are not used any more."""
+        try:
+            partition = self._catalog.partition(*key.partition)
+        except BrokerResponseError:
+            return None
+        if not self._is_current(live, partition):
+            return None
+        if live.release_if(is_over):
+            self._changed(key, live)
+        return partition
+
+    @staticmethod
+    def _is_current(live: BrokerSharePartition, partition: Partition) -> bool:
+        return live.leader_epoch == partition.leader_epoch
+
+    def _stop(self, key: ShareKey) -> None:
+        """Let the next fetch begin with the snapshot."""
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        if key in self._live:
+            self._live[key].leader_epoch = NO_EPOCH
+
+    # The log
+
+    def _changed(self, key: ShareKey, live: BrokerSharePartition) -> None:
+        """Store the states, with the start offset from before, as Kafka does."""
+        ranges = list(live.stored())
+        finished = sum(each.last - each.first + 1 for each in ranges if each.state in FINISHED)
+        self._store(
+            key,
+            ShareSnapshotValue(
+                leader_epoch=live.leader_epoch,
+                start_offset=live.start_offset,
+                delivery_complete_count=finished,
+                state_batches=[
+                    StateBatch(
+                        first_offset=each.first,
+                        last_offset=each.last,
+                        delivery_state=each.state,
+                        delivery_count=each.delivery_count,
+                    )
+                    for each in ranges
+                ],
+            ),
+        )
+        live.advance()
+
+    def _store(self, key: ShareKey, value: ShareSnapshotValue | None) -> None:
+        (topic_id, index), now_ms = key.partition, self._clock()
+        encoded = None
+        if value is None:
+            del self._stored[key]
+        else:
+            value.create_timestamp = value.write_timestamp = now_ms
+            self._stored[key] = value
+            encoded = encode_versioned(value, 0)
+        stored_as = ShareSnapshotKey(group_id=key.group_id, topic_id=topic_id, partition=index)
+        log = self._open_log()
+        place = partition_for(
+            f"{key.group_id}:{uuid_to_str(topic_id)}:{index}", log.partition_count
+        )
+        batch = build_batch([(now_ms, encode_key(stored_as), encoded, ())])
+        log.partitions[place].append(batch)

@@ -1,0 +1,155 @@
+"""Share partitions after a restart of the broker, and at a new leader."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from aiokafka_lite.broker import Broker
+from aiokafka_lite.structs import TopicPartition
+from tests.broker.share.requests import (
+    ACCEPT,
+    REJECT,
+    RELEASE,
+    ShareGroup,
+    acquired,
+    produce,
+    share_group,
+)
+from tests.support.cluster import KafkaHandle
+
+UNKNOWN_PARTITION, NOT_LEADER, NOT_FOUND = 3, 6, 122
+
+
+@pytest.fixture(autouse=True)
+def _forget_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ShareGroup, "broker", None)
+
+
+def handle(broker: Broker) -> KafkaHandle:
+    ShareGroup.broker = broker
+    return KafkaHandle("embedded", broker.bootstrap_servers)
+
+
+@pytest.mark.parametrize("is_on_disk", [True, False])
+async def test_restart_keeps_finished_records_and_delivery_counts(
+    tmp_path: Path, is_on_disk: bool
+) -> None:
+    broker = Broker(data_dir=tmp_path if is_on_disk else None)
+    async with broker:
+        group = await share_group(handle(broker))
+        await produce(group, 8)
+        await group.start()
+        async with group.member() as member:
+            await member.fetch()
+            acks = ((0, 1, ACCEPT), (2, 2, RELEASE), (4, 4, REJECT), (5, 5, RELEASE))
+            assert await member.acknowledge(*acks) == 0
+            assert (await member.fetch()).ranges == [(2, 2, 2), (5, 5, 2)]
+            await broker.stop()  # with locks on 2, 3, and 5 to 7
+    if is_on_disk:
+        broker = Broker(data_dir=tmp_path)
+    async with broker:
+        restored = ShareGroup(handle(broker), group.topic, group.topic_id)
+        restored.group_id = group.group_id
+        async with restored.member() as member:
+            # Locks are not stored, and neither are the deliveries that they are of.
+            ranges = (await member.fetch()).ranges
+            assert ranges == [(2, 2, 2), (3, 3, 1), (5, 5, 2), (6, 7, 1)]
+            assert await member.acknowledge((2, 3, ACCEPT), (5, 7, ACCEPT)) == 0
+            assert (await member.fetch()).ranges == []
+
+
+async def test_deleted_group_and_topic_are_gone_after_a_restart(tmp_path: Path) -> None:
+    async with Broker(data_dir=tmp_path) as broker:
+        groups = [await share_group(handle(broker)) for _ in range(3)]
+        for group in groups:
+            await group.start()
+        broker.share_partitions.delete_group(groups[0].group_id)
+        await groups[1].kafka.delete_topic(groups[1].topic)
+    async with Broker(data_dir=tmp_path) as broker:
+        shares = broker.share_partitions
+        kept = [shares.is_started(group.group_id, group.topic_id, 0) for group in groups]
+        assert kept == [False, False, True]
+
+
+async def test_recreated_topic_is_another_one() -> None:
+    async with Broker() as broker:
+        group = await share_group(handle(broker))
+        await group.start()
+        broker.recreate_topic(group.topic)
+        topic = broker.known_topic(group.topic)
+        assert not broker.share_partitions.is_started(group.group_id, topic.topic_id, 0)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Broker]:
+    async with Broker(nodes=2) as broker:
+        yield broker
+        assert broker.failure is None
+
+
+@pytest.fixture
+async def group(cluster: Broker) -> ShareGroup:
+    """A group that has started, of a topic with four records."""
+    group = await share_group(handle(cluster))
+    await produce(group, 4)
+    await group.start()
+    return group
+
+
+async def test_moved_leader_is_named_and_knows_finished_records(
+    cluster: Broker, group: ShareGroup
+) -> None:
+    tp = TopicPartition(group.topic, 0)
+    old = cluster.leader_of(tp)
+    async with group.member(cluster.nodes[old].bootstrap_servers) as member:
+        assert (await member.poll()).ranges == [(0, 3, 1)]
+        await member.acknowledge((0, 0, ACCEPT), (1, 1, RELEASE))
+        new = cluster.move_leader(tp)
+        answer = await member.acknowledge_as_is({0: [(2, 2, ACCEPT)]})
+        data = answer.responses[0].partitions[0]
+        assert data.error_code == NOT_LEADER
+        assert (data.current_leader.leader_id, data.current_leader.leader_epoch) == (new, 1)
+        (endpoint,) = answer.node_endpoints
+        assert f"{endpoint.host}:{endpoint.port}" == cluster.nodes[new].bootstrap_servers
+        fetched = await member.ask({0: [(2, 2, ACCEPT)]}, max_wait_ms=10_000)
+        assert acquired(fetched).error_code == NOT_LEADER
+        assert acquired(fetched).ack_error_code == NOT_LEADER
+        assert [each.node_id for each in fetched.node_endpoints] == [new]
+    async with group.member(cluster.nodes[new].bootstrap_servers) as member:
+        assert (await member.poll()).ranges == [(1, 1, 2), (2, 3, 1)]
+        cluster.move_leader(tp, old)
+        cluster.move_leader(tp, new)
+        # This leader has begun anew, too.
+        assert await member.acknowledge((2, 2, ACCEPT)) == NOT_LEADER
+        assert (await member.poll()).ranges == [(1, 1, 2), (2, 3, 1)]
+
+
+async def test_killed_node_loses_sessions_and_locks_but_no_states(
+    cluster: Broker, group: ShareGroup
+) -> None:
+    old = cluster.leader_of(TopicPartition(group.topic, 0))
+    async with group.member(cluster.nodes[old].bootstrap_servers) as member:
+        await member.poll()
+        await member.acknowledge((0, 0, ACCEPT))
+        await cluster.stop_node(old, clean=False)
+    new = cluster.leader_of(TopicPartition(group.topic, 0))
+    async with group.member(cluster.nodes[new].bootstrap_servers) as member:
+        assert (await member.ask(epoch=2)).error_code == NOT_FOUND
+        assert (await member.poll()).ranges == [(1, 3, 1)]
+
+
+async def test_leader_that_the_group_has_not_fetched_from_refuses_acknowledgements(
+    group: ShareGroup,
+) -> None:
+    async with group.member() as member:
+        await member.ask()
+        leader = group.kafka.bootstrap_servers.split(",")
+        codes = set()
+        for address in leader:
+            async with group.member(address) as each:
+                await each.ask()
+                codes.add(await each.acknowledge((0, 0, ACCEPT)))
+        assert codes == {UNKNOWN_PARTITION, NOT_LEADER}
