@@ -16,7 +16,7 @@ from aiokafka_lite.client.cluster import ignore_moves
 from aiokafka_lite.client.view import ClusterView
 from aiokafka_lite.consumer.assignment.observers import Departure
 from aiokafka_lite.consumer.membership.handover import Handover
-from aiokafka_lite.consumer.membership.heartbeat import MemberHeartbeat
+from aiokafka_lite.consumer.membership.heartbeat import LeasedHeartbeat
 from aiokafka_lite.consumer.membership.protocol import GroupStatus, Offsets, Surroundings
 from aiokafka_lite.consumer.membership.stateful import GroupMember
 from aiokafka_lite.errors import ConsumerStoppedError, KafkaError, UnknownMemberIdError
@@ -52,7 +52,7 @@ class GroupedMembership(ABC, Generic[MemberT]):
     """
 
     # Created by the subclass.
-    _heartbeat: MemberHeartbeat[Any]
+    _heartbeat: LeasedHeartbeat[Any]
 
     def __init__(self, around: Surroundings, member: MemberT) -> None:
         core = around.core

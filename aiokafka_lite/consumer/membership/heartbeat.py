@@ -15,12 +15,16 @@ import math
 from abc import ABC, abstractmethod
 from typing import Final, Generic, TypeVar
 
-from aiokafka_lite._compat import Never
+from aiokafka_lite._compat import Never, override
+from aiokafka_lite._tasks import TaskScope
+from aiokafka_lite.client.backoff import Backoff
 from aiokafka_lite.consumer.assignment.assignment import SubscriptionState
 from aiokafka_lite.consumer.events import LogLimit
 from aiokafka_lite.consumer.gate import Gate, Hold
+from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.heartbeat_thread import (
     HeartbeatThread,
+    OpenCluster,
     Outcome,
     SendHeartbeat,
     Snapshot,
@@ -108,19 +112,25 @@ class Lease:
 class MemberHeartbeat(ABC, Generic[MemberT]):
     """Sends one member's heartbeats in the task "heartbeat", and applies the responses."""
 
-    def __init__(self, around: Surroundings, member: MemberT, session_s: float) -> None:
-        core = around.core
-        self._config, self._gate = core.config, core.gate
-        self._coordinator, self._scope = around.coordinator, around.scope
+    def __init__(
+        self,
+        member: MemberT,
+        coordinator: Coordinator,
+        scope: TaskScope,
+        backoff: Backoff,
+        *,
+        session_s: float,
+        answer_s: float,
+        open_cluster: OpenCluster | None,
+    ) -> None:
         self._member = member
+        self._coordinator, self._scope, self._backoff = coordinator, scope, backoff
         self._session_s = session_s
+        # The timeout of a heartbeat.
+        self._answer_s = answer_s
         self._loop = asyncio.get_running_loop()
-        self._backoff = core.new_backoff()
         self._log_limit = LogLimit()
-        self.thread = HeartbeatThread(
-            member.group_id, around.open_cluster, self.take_outcome, scope=around.scope
-        )
-        self.lease = Lease(session_s, core.gate, core.state, member, self.thread)
+        self.thread = HeartbeatThread(member.group_id, open_cluster, self.take_outcome, scope=scope)
         # Loop time of the latest answered request; 0.0: there was none.
         self._last_contact = 0.0
         self.beat_count = 0
@@ -132,8 +142,6 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
     # --- The task -------------------------------------------------------------------------
     def start(self) -> None:
         self._beating = self._scope.supervise(self.run, name="heartbeat")
-        # The lease's timer must not outlive the tasks, even if all are cancelled at once.
-        self._beating.add_done_callback(lambda _: self.lease.end())
         self.thread.start()
 
     def abandon(self) -> None:
@@ -211,12 +219,6 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
 
     def _renew(self, asked_at: float) -> None:
         self._last_contact = max(self._last_contact, asked_at)
-        self.lease.renew(self._last_contact)
-
-    @property
-    def _answer_s(self) -> float:
-        """The timeout of a heartbeat: half a session is left to find another coordinator."""
-        return min(self._config.request_timeout_s, self._config.session_timeout_s / 2)
 
     @property
     def why_silent(self) -> str:
@@ -251,3 +253,34 @@ class MemberHeartbeat(ABC, Generic[MemberT]):
                 error,
                 ending,
             )
+
+
+class LeasedHeartbeat(MemberHeartbeat[MemberT]):
+    """The heartbeats of a member that owns partitions, and so has a lease."""
+
+    def __init__(self, around: Surroundings, member: MemberT, session_s: float) -> None:
+        core = around.core
+        self._config, self._gate = core.config, core.gate
+        super().__init__(
+            member,
+            around.coordinator,
+            around.scope,
+            core.new_backoff(),
+            session_s=session_s,
+            # Half a session is left to find another coordinator.
+            answer_s=min(core.config.request_timeout_s, core.config.session_timeout_s / 2),
+            open_cluster=around.open_cluster,
+        )
+        self.lease = Lease(session_s, core.gate, core.state, member, self.thread)
+
+    @override
+    def start(self) -> None:
+        super().start()
+        assert self._beating is not None  # noqa: S101 -- it was started
+        # The lease's timer must not outlive the tasks, even if all are cancelled at once.
+        self._beating.add_done_callback(lambda _: self.lease.end())
+
+    @override
+    def _renew(self, asked_at: float) -> None:
+        super()._renew(asked_at)
+        self.lease.renew(self._last_contact)

@@ -29,7 +29,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from aiokafka_lite._compat import timeout
@@ -59,7 +58,8 @@ END_S: Final = 1.0
 
 
 class Send(Protocol):
-    def __call__(self, request: Request[R]) -> R: ...
+    def __call__(self, request: Request[R], node: Node | None = None) -> R:
+        """Send a request to a node, by default the coordinator."""
 
 
 # Sends one heartbeat of a group protocol; returns the member's new identity, and the response.
@@ -198,6 +198,16 @@ class HeartbeatThread:
         if had_none:
             self._wake.set()
         return may_send
+
+    def take_turn(self) -> bool:
+        """Return whether the loop may send other requests: as `claim`, with the same snapshot.
+
+        The thread begins no heartbeat that it has decided upon before.
+        """
+        with self._lock:
+            if self._snapshot is not None:
+                self._snapshot = self._snapshot._replace()
+            return not self.has_news
 
     @property
     def has_news(self) -> bool:
@@ -351,4 +361,9 @@ class HeartbeatThread:
         if self._node is None:
             node_id = cluster.coordinator(self._group_id)
             self._node = cluster.view.nodes[node_id]
-        return partial(cluster.request, self._node)
+        coordinator = self._node
+
+        def send(request: Request[R], node: Node | None = None) -> R:
+            return cluster.request(node or coordinator, request)
+
+        return send

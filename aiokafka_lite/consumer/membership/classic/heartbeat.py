@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.consumer.gate import Hold
 from aiokafka_lite.consumer.membership.classic.member import Member, MemberState
-from aiokafka_lite.consumer.membership.heartbeat import MemberHeartbeat
+from aiokafka_lite.consumer.membership.heartbeat import LeasedHeartbeat
 from aiokafka_lite.consumer.membership.heartbeat_thread import Outcome, Send, SendHeartbeat
 from aiokafka_lite.consumer.membership.protocol import Identity, Surroundings
 from aiokafka_lite.consumer.membership.recovery import (
@@ -48,7 +48,7 @@ def send_heartbeat(
     return sent_as, response
 
 
-class Heartbeat(MemberHeartbeat[Member]):
+class Heartbeat(LeasedHeartbeat[Member]):
     """JoinGroup and SyncGroup count as heartbeats, so an eager member sends none while it joins."""
 
     def __init__(self, around: Surroundings, member: Member, membership: ClassicMembership) -> None:

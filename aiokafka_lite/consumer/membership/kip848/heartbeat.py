@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from aiokafka_lite.consumer.config import CONSUMER_SESSION_S, ConsumerConfig
 from aiokafka_lite.consumer.gate import Hold
-from aiokafka_lite.consumer.membership.heartbeat import MemberHeartbeat
+from aiokafka_lite.consumer.membership.heartbeat import LeasedHeartbeat
 from aiokafka_lite.consumer.membership.heartbeat_thread import Outcome, Send, SendHeartbeat
 from aiokafka_lite.consumer.membership.kip848.member import (
     JOIN_EPOCH,
@@ -63,6 +63,7 @@ from aiokafka_lite.protocol.messages.group_members import (
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
+from aiokafka_lite.protocol.messages.share import ShareGroupHeartbeatResponse
 from aiokafka_lite.protocol.regex import IGNORE_CASE, tokens_of
 
 if TYPE_CHECKING:
@@ -272,7 +273,9 @@ class HeartbeatSchedule:
 
 
 def identity_in(
-    answer: ConsumerGroupHeartbeatResponse, sent_as: Identity, epoch_sent: int
+    answer: ConsumerGroupHeartbeatResponse | ShareGroupHeartbeatResponse,
+    sent_as: Identity,
+    epoch_sent: int,
 ) -> Identity:
     epoch = answer.member_epoch
     if epoch < max(epoch_sent, 1):
@@ -284,7 +287,9 @@ def identity_in(
     return sent_as._replace(member_id=answer.member_id or sent_as.member_id, generation=epoch)
 
 
-def target_in(answer: ConsumerGroupHeartbeatResponse) -> Target | None:
+def target_in(
+    answer: ConsumerGroupHeartbeatResponse | ShareGroupHeartbeatResponse,
+) -> Target | None:
     if answer.assignment is None:
         return None
     return frozenset(
@@ -337,7 +342,7 @@ def send_brief(
     return identity_in(answer, sent_as, sent_as.generation), answer
 
 
-class Heartbeat(MemberHeartbeat[ConsumerMember]):
+class Heartbeat(LeasedHeartbeat[ConsumerMember]):
     def __init__(
         self,
         around: Surroundings,
