@@ -1,0 +1,97 @@
+"""How many records a member fetches: only as many as it can begin with soon, without I/O.
+
+The time of a lock begins with the fetch, and other members cannot get the record meanwhile. So the
+demand is what the application could take now, and by Little's law what it will take while a fetch
+is on its way: the rate at which records are settled, times the duration of a fetch. A member whose
+handlers are slow thereby reads nothing ahead, and a fast one keeps all its handlers busy.
+
+Fetches that lock no more than is asked for return whole batches anyway. So they begin when half of
+the places are free, or a while after the first one.
+
+Of several nodes, those whose last fetch was filled share the demand. Others ask for a little, so
+that a burst on all nodes at once does not lock a multiple of the demand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from aiokafka_lite.consumer.sharing.leases import Leases
+
+# The memory of the rate.
+RATE_S: Final = 1.0
+# The duration of a fetch before the first, its bounds, and the weight of the latest one. More are
+# read ahead than its average needs.
+FIRST_FETCH_S: Final = 0.005
+FETCH_RANGE_S: Final = (0.002, 0.02)
+FETCH_WEIGHT: Final = 0.2
+MARGIN: Final = 1.5
+# A few free places wait so long for others.
+REFILL_S: Final = 0.02
+REFILL_SHARE: Final = 0.5
+# The part of the demand that nodes without records share.
+PROBE_SHARE: Final = 0.25
+# A fetch that brought this share of what it asked for was filled.
+FILLED_SHARE: Final = 0.5
+
+
+class Demand:
+    """The demand of one member. Times are loop times.
+
+    Attributes:
+        asked: By node, the records that the fetch in flight asks for.
+        is_filled: By node, whether the last fetch was.
+    """
+
+    def __init__(self, free: Callable[[], int], leases: Leases) -> None:
+        self._free = free
+        self._leases = leases
+        self.asked: dict[int, int] = {}
+        self.is_filled: dict[int, bool] = {}
+        self._rate = 0.0
+        self._rate_at = 0.0
+        self._fetch_s = FIRST_FETCH_S
+        # Since when there has been an unmet demand.
+        self._since: float | None = None
+
+    def note_settled(self, count: int, now: float) -> None:
+        self._rate = self._rate_now(now) + count / RATE_S
+        self._rate_at = now
+
+    def _rate_now(self, now: float) -> float:
+        return self._rate * math.exp((self._rate_at - now) / RATE_S)
+
+    def note_fetch(self, node_id: int, count: int) -> None:
+        """Note that a fetch asks for so many records."""
+        self.asked[node_id] = count
+        self._since = None
+
+    def note_answer(self, node_id: int, count: int, took_s: float) -> None:
+        asked = self.asked.pop(node_id, 1)
+        self.is_filled[node_id] = count >= asked * FILLED_SHARE
+        if count:
+            least_s, most_s = FETCH_RANGE_S
+            took_s = min(max(took_s, least_s), most_s)
+            self._fetch_s += (took_s - self._fetch_s) * FETCH_WEIGHT
+
+    def wanted(self, node_id: int, node_count: int, now: float) -> tuple[int, float]:
+        """Return how many records this node's next fetch asks for, and when it may begin."""
+        waiting_count = self._leases.waiting_count
+        places = max(0, self._free()) + int(self._rate_now(now) * self._fetch_s * MARGIN)
+        filled = {node for node, is_filled in self.is_filled.items() if is_filled} | {node_id}
+        coming = sum(count for node, count in self.asked.items() if node in filled)
+        total = places - waiting_count - coming
+        if total <= 0:
+            self._since = None
+            return 0, math.inf
+        if self._since is None:
+            self._since = now
+        if node_count == 1 or self.is_filled.get(node_id, True):
+            count = math.ceil(total / len(filled))
+        else:
+            count = max(1, int(total * PROBE_SHARE / node_count))
+        places += self._leases.held_count - waiting_count
+        is_enough = total >= places * REFILL_SHARE
+        return count, now if is_enough else self._since + REFILL_S

@@ -1,0 +1,485 @@
+"""A share source: the requests of one member to one node, over one connection.
+
+One request is in flight, and none is cancelled: the broker would lock records for an answer that
+nobody reads, until the locks' end. What is sent next, in this order:
+
+    renewals                     when due, alone
+    a fetch                      if records are wanted; with acknowledgements
+    acknowledgements             soon, if no fetch takes them along
+
+A fetch waits in the broker for records, and acknowledgements wait for its answer. So it waits for
+long only if no lock is held here.
+
+A lost connection, a broker that stops answering, and a refused session end all leases of the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
+
+from aiokafka_lite._tasks import Event
+from aiokafka_lite._threads import compute
+from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
+from aiokafka_lite.client.connection import Connection
+from aiokafka_lite.client.lanes import Lane
+from aiokafka_lite.client.view import Node
+from aiokafka_lite.consumer.events import LogLimit
+from aiokafka_lite.consumer.sharing.leases import (
+    Acknowledgements,
+    Acquired,
+    Record,
+    SharePartition,
+)
+from aiokafka_lite.consumer.sharing.session import ShareSession, acknowledgement
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    KafkaConnectionError,
+    KafkaError,
+    NoError,
+    for_code,
+)
+from aiokafka_lite.protocol.messages.share import PartitionData
+from aiokafka_lite.protocol.messages.share import ShareFetchResponse as Fetched
+from aiokafka_lite.protocol.messages.share_acknowledge import (
+    PartitionData as AcknowledgedPartition,
+)
+from aiokafka_lite.protocol.messages.share_acknowledge import (
+    ShareAcknowledgeResponse as Acknowledged,
+)
+from aiokafka_lite.protocol.schema import Request
+from aiokafka_lite.records import RecordSet, end_offset
+from aiokafka_lite.records.batch import peek_header
+from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.membership.heartbeat_thread import Send
+    from aiokafka_lite.consumer.sharing.sharing import Leasing
+
+log = logging.getLogger(__name__)
+
+# How long a broker may be silent beyond the wait that a request asks for.
+ANSWER_S: Final = 5.0
+# The range of the wait for records while locks are held: a part of their age.
+HELD_WAIT_S: Final = (0.02, 0.1)
+HELD_WAIT_SHARE: Final = 0.25
+# How long acknowledgements wait for a fetch.
+ACKNOWLEDGE_S: Final = 0.005
+# Records that are decoded before others may run, and the longest decompression on the loop.
+DECODED_AT_ONCE: Final = 2_048
+INFLATE_ON_LOOP_S: Final = 0.0005
+# Whole batches are locked if what they add to the demand is less than this share of it.
+EXCESS_SHARE: Final = 0.5
+EXCESS_MEMORY: Final = 0.9
+
+AnswerT = TypeVar("AnswerT", Fetched, Acknowledged)
+Errors: TypeAlias = "dict[SharePartition, KafkaError]"
+
+
+class SentByThread(NamedTuple):
+    """A renewal that the heartbeat thread has sent, and its answer."""
+
+    source: ShareSource
+    session_number: int
+    renewals: Acknowledgements
+    asked_at: float
+    answer: Acknowledged | KafkaError
+
+
+class ShareSource:
+    """The requests to one node.
+
+    Attributes:
+        partitions: Those to fetch, by topic id and number. Written by `Leasing`.
+    """
+
+    def __init__(self, leasing: Leasing, node_id: int) -> None:
+        self.node_id = node_id
+        self.partitions: dict[tuple[bytes, int], SharePartition] = {}
+        self._leasing = leasing
+        self._leases, self._demand = leasing.leases, leasing.demand
+        self._settings, self._cluster = leasing.settings, leasing.cluster
+        self._loop = asyncio.get_running_loop()
+        self._wake = Event()
+        self._session = ShareSession(leasing.settings.group_id, leasing.member_id)
+        # Counts sessions, so that late news of an earlier one are recognised.
+        self._session_number = 0
+        self._connection: Connection | None = None
+        self._backoff = Backoff(leasing.settings.retry_backoff_s, LONGEST_BACKOFF_S, leasing.rng)
+        self._not_before = -math.inf
+        self._log_limit = LogLimit()
+        # Loop times: of the first acknowledgement that waits, and of the latest records.
+        self._unsent_since: float | None = None
+        self._acquired_at = 0.0
+        # Records that whole batches have had beyond what was asked for.
+        self._excess: float | None = None
+        # Why all is to be given up, and the session closed.
+        self._dropped: str | None = None
+        self._is_closing = False
+
+    # --- Notifications --------------------------------------------------------------------
+    def wake(self) -> None:
+        self._wake.set()
+
+    def settled(self, now: float) -> None:
+        """Send acknowledgements soon."""
+        if self._unsent_since is None:
+            self._unsent_since = now
+            self._wake.set()
+
+    def drop(self, reason: str) -> None:
+        """End the session, because the group has removed the member. The leases are lost."""
+        self._dropped = reason
+        self._leases.lose_node(self.node_id, reason)
+        self._wake.set()
+
+    def close(self) -> None:
+        """Send what is left, close the session, and end the task."""
+        self._is_closing = True
+        self._wake.set()
+
+    # --- The task -------------------------------------------------------------------------
+    async def run(self) -> None:
+        while True:
+            self._wake.clear()
+            now = self._loop.time()
+            self._leases.expire(self.node_id, now)
+            if self._connection is not None and (error := self._connection.error) is not None:
+                self._lose_session(error)
+            elif not self._leasing.take_turn():
+                pass  # the heartbeat thread's answer is about to be taken over
+            elif self._dropped is not None:
+                await self._end_session()
+                self._dropped = None
+                continue
+            elif self._is_closing and not self._leases.has_unsent(self.node_id):
+                await self._end_session()
+                return
+            elif now >= self._not_before and await self._send_next(now):
+                continue
+            await self._wake.wait(self._look_at(now))
+
+    def _look_at(self, now: float) -> float | None:
+        look_at = self._leases.renewal_due_at(self.node_id)
+        if self._unsent_since is not None:
+            look_at = min(look_at, self._unsent_since + ACKNOWLEDGE_S)
+        if self.partitions and not self._is_closing:
+            look_at = min(look_at, self._wanted(now)[1])
+        if now < self._not_before < math.inf:
+            look_at = max(look_at, self._not_before)
+        return None if look_at == math.inf else look_at
+
+    def _wanted(self, now: float) -> tuple[int, float]:
+        return self._demand.wanted(self.node_id, self._leasing.fetching_count, now)
+
+    async def _send_next(self, now: float) -> bool:
+        """Send the request that is due. Return whether there was one."""
+        leases, node_id = self._leases, self.node_id
+        if renewals := leases.renewals(node_id, now):
+            await self._acknowledge(renewals, renews=True)
+            return True
+        count, fetch_at = 0, math.inf
+        if self.partitions and not self._is_closing:
+            count, fetch_at = self._wanted(now)
+        is_unsent = leases.has_unsent(node_id)
+        if not is_unsent:
+            self._unsent_since = None
+        if fetch_at <= now:
+            if not await self._connect():
+                return True
+            sent = leases.take_acknowledgements(node_id) if self._session.is_open else {}
+            if sent.keys() <= self._session.told:
+                await self._fetch(count, sent)
+            else:  # those of partitions that are not fetched any more
+                await self._acknowledge(sent)
+            return True
+        if is_unsent and now >= (self._unsent_since or 0.0) + ACKNOWLEDGE_S * (
+            not self._is_closing
+        ):
+            await self._acknowledge(leases.take_acknowledgements(node_id))
+            return True
+        return False
+
+    async def _connect(self) -> bool:
+        """Connect if necessary. Return whether the connection can be used."""
+        pool = self._cluster.pool
+        connection = pool.ready_connection(self.node_id, Lane.FETCH)
+        try:
+            if connection is None:
+                connection = await pool.connect(self.node_id, Lane.FETCH)
+        except KafkaError as error:
+            self._lose_session(error)
+            return False
+        if connection is not self._connection:
+            if self._connection is not None:
+                self._lose_session(KafkaConnectionError("the connection was replaced"))
+            self._connection = connection
+            connection.closed.add_done_callback(lambda _: self._wake.set())
+        return True
+
+    # --- Requests -------------------------------------------------------------------------
+    async def _fetch(self, count: int, sent: Acknowledgements) -> None:
+        asked_at = self._loop.time()
+        wait_s = self._wait_s(asked_at)
+        is_exact = self._excess is None or self._excess > count * EXCESS_SHARE
+        request = self._session.fetch(
+            self.partitions.values(),
+            sent,
+            max_records=count,
+            max_wait_ms=round(wait_s * 1000),
+            max_bytes=self._settings.fetch_max_bytes,
+            is_exact=is_exact,
+        )
+        self._unsent_since = None
+        self._demand.note_fetch(self.node_id, count)
+        acquired_count = 0
+        try:
+            response = await self._answer(request, wait_s + ANSWER_S, sent)
+            if response is not None:
+                acquired_count = await self._take_over(response, sent, count, asked_at)
+        finally:
+            took_s = self._loop.time() - asked_at
+            self._demand.note_answer(self.node_id, acquired_count, took_s)
+            self._leasing.answered()
+
+    def _wait_s(self, now: float) -> float:
+        wait_s = self._settings.fetch_max_wait_s
+        if not self._leases.is_holding(self.node_id):
+            return wait_s
+        least_s, most_s = HELD_WAIT_S
+        held_s = min(max((now - self._acquired_at) * HELD_WAIT_SHARE, least_s), most_s)
+        renewal_s = self._leases.renewal_due_at(self.node_id) - now
+        return min(wait_s, held_s, max(renewal_s, 0.0))
+
+    async def _acknowledge(self, sent: Acknowledgements, *, renews: bool = False) -> None:
+        asked_at = self._loop.time()
+        request = self._session.acknowledge(sent, renews=renews)
+        if not renews:
+            self._unsent_since = None
+        response = await self._answer(request, ANSWER_S, {} if renews else sent)
+        if response is not None:
+            errors = self._errors_of(sent, response)
+            if renews:
+                lock_s = response.acquisition_lock_timeout_ms / 1000
+                self.renewed(sent, errors, lock_s, asked_at)
+            else:
+                self._leases.answered(sent, errors)
+        self._leasing.answered()
+
+    async def _end_session(self) -> None:
+        """Close the session, so that the broker releases what is left of it."""
+        if self._session.is_open and self._connection is not None:
+            request = self._session.acknowledge({}, is_last=True)
+            await self._answer(request, ANSWER_S, {})
+        self._session.reset()
+
+    async def _answer(
+        self, request: Request[AnswerT], timeout_s: float, sent: Acknowledgements
+    ) -> AnswerT | None:
+        """Send a request and return the answer. None: the session, and all leases, are lost."""
+        assert self._connection is not None  # noqa: S101 -- `_connect` has set it
+        try:
+            response = await self._connection.request(request, timeout_s=timeout_s)
+            if response.error_code:
+                kind = for_code(response.error_code)
+                raise kind(response.error_message or kind.description)
+        except KafkaError as error:
+            self._leases.failed(sent, f"it is unknown whether it was acknowledged: {error}")
+            self._lose_session(error)
+            return None
+        self._backoff.reset()
+        return response
+
+    def _lose_session(self, error: KafkaError) -> None:
+        self._session.reset()
+        self._session_number += 1
+        self._connection = None
+        self._leases.lose_node(self.node_id, str(error))
+        self._back_off(error)
+        if not isinstance(error, BrokerResponseError):
+            self._cluster.invalidate()
+
+    def _back_off(self, error: KafkaError) -> None:
+        now = self._loop.time()
+        self._not_before = now + self._backoff.next_delay_s()
+        if (ending := self._log_limit.let_in(type(error), now)) is not None:
+            peer = self._cluster.pool.describe(self.node_id)
+            log.warning("share fetches from %s failed and are retried: %s%s", peer, error, ending)
+
+    # --- Answers --------------------------------------------------------------------------
+    async def _take_over(
+        self, response: Fetched, sent: Acknowledgements, asked: int, asked_at: float
+    ) -> int:
+        """Return how many records were acquired."""
+        self._leases.answered(sent, self._errors_of(sent, response))
+        lock_s = response.acquisition_lock_timeout_ms / 1000
+        count, offset_count = 0, 0
+        for topic in response.responses:
+            for data in topic.partitions:
+                partition = self.partitions.get((topic.topic_id, data.partition_index))
+                if partition is None or not data.acquired_records:
+                    continue
+                acquired = [
+                    Acquired(each.first_offset, each.last_offset, each.delivery_count)
+                    for each in data.acquired_records
+                ]
+                records, bad, seen = await self._decode(partition.tp, data, acquired)
+                offset_count += seen
+                count += self._leases.acquire(
+                    partition, records, acquired, lock_s=lock_s, asked_at=asked_at, undecodable=bad
+                )
+        if count:
+            self._acquired_at = self._loop.time()
+            self._excess = max(offset_count - asked, (self._excess or 0.0) * EXCESS_MEMORY, 0.0)
+        if self._is_closing or self._dropped is not None:
+            self._leases.release_waiting()
+        self._leasing.acquired(count)
+        return count
+
+    async def _decode(
+        self, tp: TopicPartition, data: PartitionData, acquired: list[Acquired]
+    ) -> tuple[list[Record], list[tuple[int, int]], int]:
+        """Return the records, the offsets of undecodable batches, and how many offsets came."""
+        view = memoryview(data.records or b"")
+        next_offset = min(each.first_offset for each in acquired)
+        end = max(each.last_offset for each in acquired) + 1
+        records: list[Record] = []
+        bad: list[tuple[int, int]] = []
+        seen = max(0, (end_offset(view) or 0) - next_offset)
+        while len(view):
+            record_set = RecordSet(
+                *tp,
+                view,
+                fetch_offset=next_offset,
+                end_offset=end,
+                check_crcs=self._settings.check_crcs,
+                max_batch_bytes=self._settings.max_batch_bytes,
+                may_block=False,
+            )
+            try:
+                while not record_set.is_exhausted:
+                    if record_set.inflate_estimate_s > INFLATE_ON_LOOP_S:
+                        await compute(record_set.inflate)
+                    records += record_set.take(DECODED_AT_ONCE)
+                    if len(records) >= DECODED_AT_ONCE:
+                        await asyncio.sleep(0)
+                break
+            except KafkaError as error:
+                log.warning("%s (its records are released)", error)
+                first = record_set.next_offset if error.offset is None else error.offset
+                next_offset = max(first + 1, error.next_offset or 0)
+                bad.append((first, next_offset - 1))
+                view = after_batch(view, first)
+        return records, bad, seen
+
+    def _errors_of(self, sent: Acknowledgements, response: Fetched | Acknowledged) -> Errors:
+        """Return the errors of acknowledgements, and act on those of partitions."""
+        partitions = (*self.partitions.values(), *sent)
+        by_id = {(each.topic_id, each.tp.partition): each for each in partitions}
+        errors: Errors = {}
+        moved: Errors = {}
+        leaders: dict[TopicPartition, tuple[int, int]] = {}
+        for topic in response.responses:
+            for data in topic.partitions:
+                partition = by_id.get((topic.topic_id, data.partition_index))
+                if partition is None:
+                    continue
+                error = error_of(partition.tp, data.error_code, data.error_message)
+                if isinstance(data, AcknowledgedPartition):
+                    of_ack = error
+                else:
+                    code, message = data.acknowledge_error_code, data.acknowledge_error_message
+                    of_ack = error_of(partition.tp, code, message)
+                    if error is not None:
+                        self._back_off(error)
+                        self._leasing.surface_if_permanent(error)
+                if of_ack is not None:
+                    errors[partition] = of_ack
+                for each in (error, of_ack):
+                    if each is not None and each.invalid_metadata:
+                        moved[partition] = each
+                        leader = data.current_leader
+                        if leader.leader_id >= 0:
+                            leaders[partition.tp] = leader.leader_id, leader.leader_epoch
+        if moved:
+            self._leave(moved, leaders, response)
+        return errors
+
+    def _leave(
+        self,
+        moved: Errors,
+        leaders: Mapping[TopicPartition, tuple[int, int]],
+        response: Fetched | Acknowledged,
+    ) -> None:
+        """Give up partitions that this node does not lead, for the leaders that it names."""
+        for partition, error in moved.items():
+            self._leases.lose_partition(partition, str(error))
+        nodes = [Node(e.node_id, e.host, e.port, e.rack) for e in response.node_endpoints]
+        if not self._cluster.apply_leader_hints(leaders, nodes):
+            self._cluster.invalidate()
+
+    def renewed(
+        self, sent: Acknowledgements, errors: Errors, lock_s: float, asked_at: float
+    ) -> None:
+        if lock_s <= 0:  # v1, or no partition was renewed
+            lock_s = min(portion.range.lock_s for mine in sent.values() for portion in mine)
+        self._leases.renewed(sent, errors, lock_s=lock_s, asked_at=asked_at)
+
+    # --- The heartbeat thread -------------------------------------------------------------
+    def renew_in_thread(self, send: Send, now: float) -> SentByThread | None:
+        """Renew what is due, from the heartbeat thread, while the loop is blocked.
+
+        The loop sends nothing meanwhile (`take_turn`), and its last request is answered by now, in
+        the kernel's buffer: while locks are held, requests wait only briefly.
+        """
+        renewals = self._leases.renewals(self.node_id, now)
+        node = self._cluster.view.nodes.get(self.node_id)
+        if not renewals or node is None or not self._session.is_open:
+            return None
+        number, settings = self._session_number, self._settings
+        request = acknowledgement(
+            settings.group_id, self._leasing.member_id, self._session.epoch, renewals, renews=True
+        )
+        answer: Acknowledged | KafkaError
+        try:
+            answer = send(request, node)
+        except KafkaError as error:
+            answer = error
+        return SentByThread(self, number, renewals, now, answer)
+
+    def take_over_from_thread(self, sent: SentByThread) -> None:
+        """Take over what `renew_in_thread` has done, on the loop."""
+        if sent.session_number != self._session_number:
+            return
+        answer = sent.answer
+        if isinstance(answer, KafkaError):
+            self._lose_session(answer)  # the epoch is unknown
+        elif answer.error_code:
+            self._lose_session(for_code(answer.error_code)(answer.error_message or ""))
+        else:
+            self._session.next_epoch()
+            lock_s = answer.acquisition_lock_timeout_ms / 1000
+            self.renewed(
+                sent.renewals, self._errors_of(sent.renewals, answer), lock_s, sent.asked_at
+            )
+        self._wake.set()
+
+
+def error_of(tp: TopicPartition, code: int, message: str | None) -> KafkaError | None:
+    kind = for_code(code)
+    if kind is NoError:
+        return None
+    return kind(f"partition {tp.partition} of topic {tp.topic}: {message or kind.description}")
+
+
+def after_batch(view: memoryview, offset: int) -> memoryview:
+    """Return what follows the batch with this offset; nothing if a header is broken."""
+    pos = 0
+    while (header := peek_header(view, pos)) is not None and header.batch_length > 0:
+        pos += header.size
+        if header.last_offset >= offset:
+            return view[pos:]
+    return view[:0]
