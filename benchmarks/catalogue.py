@@ -65,6 +65,7 @@ from benchmarks.figures import (
 )
 from benchmarks.measure import Move
 from benchmarks.scenarios import Scenario
+from benchmarks.share_scenarios import share_scenarios
 from benchmarks.topics import Topic
 
 
@@ -88,6 +89,10 @@ class Size:
         regroup_s: How long a group has to settle each time.
         handled: How many records handlers get.
         broker_records: What clients write to, or read from, each broker that is compared.
+        share_starts: How many share groups are made.
+        locked: How many records are handled for longer than they are locked.
+        handler_s: How long that takes.
+        cut_handler_s: How long handlers take whose connection is cut.
         has_all: Whether contestants take part that are seldom the best of their client.
     """
 
@@ -106,6 +111,10 @@ class Size:
     regroup_s: float
     handled: int
     broker_records: int
+    share_starts: int
+    locked: int
+    handler_s: float
+    cut_handler_s: float
     has_all: bool
 
     def contestants(
@@ -132,6 +141,10 @@ FULL: Final = Size(
     regroup_s=6,
     handled=200_000,
     broker_records=1_500_000,
+    share_starts=5,
+    locked=1000,
+    handler_s=90,
+    cut_handler_s=4,
     has_all=True,
 )
 QUICK: Final = Size(
@@ -150,6 +163,10 @@ QUICK: Final = Size(
     regroup_s=2,
     handled=40_000,
     broker_records=600_000,
+    share_starts=1,
+    locked=200,
+    handler_s=3,
+    cut_handler_s=2,
     has_all=False,
 )
 QUICK_FAMILIES: Final = ("bulk", "trickle", "idle", "import", "broker-drain", "broker-footprint")
@@ -174,6 +191,7 @@ def scenarios(size: Size) -> tuple[Scenario, ...]:
         *_failover(),
         _rebalance(size),
         *broker_scenarios(size.broker_records, size.rounds),
+        *share_scenarios(size),
     )
 
 

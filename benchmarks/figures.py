@@ -86,6 +86,22 @@ MOVES: Final = Figure("moves_s", "moves", "s silent", 2)
 STAYS: Final = Figure("stays_s", "stays", "s silent", 2)
 JOINER: Final = Figure("joiner_s", "joiner", "s", 2)
 ERRORS: Final = Figure("errors", "errors", "", 0)
+NEW_MS: Final = Figure("new_ms", "first record, new group", "ms", 0)
+JOINED_MS: Final = Figure("joined_ms", "one more member", "ms", 0)
+IDLE_PERCENT: Final = Figure("idle_percent", "handlers idle", "%", 1)
+TIMES_BYTES: Final = Figure("times_bytes", "fetched", "times the records' bytes", 2)
+ACK_P99: Final = Figure("ack_p99_ms", "released p99", "ms", 1)
+ACK_P50: Final = Figure("ack_p50_ms", "released p50", "ms", 1)
+SHARE_BUSY: Final = (IDLE_PERCENT, TIMES_BYTES, ACK_P99, ACK_P50)
+"""How much of their time handlers have no record; what is fetched for what they handle; from when a
+handler and all of its partition before have ended to when the broker has that."""
+UNFINISHED: Final = Figure("unfinished", "not accepted", "records", 0)
+BACK_MS: Final = Figure("back_ms", "next record", "ms", 0)
+CLAIMED: Final = Figure("claimed", "claimed", "records", 0)
+UNREPORTED: Final = Figure("unreported", "unreported", "records", 0)
+SHARE_CUT: Final = (BACK_MS, UNREPORTED, CLAIMED, REPEATED)
+"""From a cut to the next record that is accepted; of the repeated records, how many the client did
+not report as lost, and how many it reported as accepted."""
 REBALANCE: Final = (MOVES, STAYS, JOINER, LOST, REPEATED, ERRORS)
 """The longest time without a record of a partition that goes to another member, and of one that
 does not; the longest from the making of a new member's consumer to its first record; what is to be

@@ -33,15 +33,19 @@ from benchmarks.contestants import (
     PRODUCE_AIOKAFKA,
     PRODUCE_LITE,
     RAW_DRAIN,
+    SHARE_LITE,
     START_AIOKAFKA,
     START_CONFLUENT,
     START_LITE,
     Contestant,
 )
 from benchmarks.figures import (
+    ACK_P99,
     AGE_P50,
     AGE_P99,
+    BACK_MS,
     BEYOND,
+    CLAIMED,
     CPU_NS,
     CPU_PERCENT,
     CPU_US,
@@ -52,11 +56,14 @@ from benchmarks.figures import (
     FIRST_MS,
     FIRST_P50,
     GROWTH,
+    IDLE_PERCENT,
+    JOINED_MS,
     JOINER,
     KIB_EACH,
     LATE_P99,
     LOST,
     MOVES,
+    NEW_MS,
     REBALANCES,
     REPEATED,
     RSS,
@@ -66,6 +73,9 @@ from benchmarks.figures import (
     START_CPU_MS,
     STAYS,
     TIMES_ALONE,
+    TIMES_BYTES,
+    UNFINISHED,
+    UNREPORTED,
     WALL_BYTE,
     WALL_MS,
     WALL_NS,
@@ -347,6 +357,20 @@ def _rebalance() -> Iterable[Limit]:
         yield Limit("rebalance", ours, MOVES, moves_s)
 
 
+def _share() -> Iterable[Limit]:
+    for figure, bound in ((NEW_MS, 1200), (JOINED_MS, 150)):
+        yield Limit("share-start", SHARE_LITE, figure, bound)
+    for figure, bound in ((CPU_NS, 300), (WALL_NS, 5000)):
+        yield Limit("share-bulk", SHARE_LITE, figure, bound)
+    for figure, bound in ((IDLE_PERCENT, 5), (TIMES_BYTES, 2), (ACK_P99, 120)):
+        yield Limit("share-busy", SHARE_LITE, figure, bound)
+    yield Limit("share-idle", SHARE_LITE, ACK_P99, 20)
+    for figure in (REPEATED, UNFINISHED):
+        yield Limit("share-long", SHARE_LITE, figure, 0)
+    for figure, bound in ((BACK_MS, 1000), (UNREPORTED, 0), (CLAIMED, 0)):
+        yield Limit("share-cut", SHARE_LITE, figure, bound)
+
+
 GOALS: Final[tuple[Limit, ...]] = (
     *_bulk(),
     *_paced(),
@@ -360,6 +384,7 @@ GOALS: Final[tuple[Limit, ...]] = (
     *_processing(),
     *_scaling(),
     *_broker(),
+    *_share(),
 )
 
 

@@ -48,6 +48,8 @@ class Server:
 KAFKA: Final = Server("Kafka", is_embedded=False)
 MEMORY: Final = Server("memory")
 DIRECTORY: Final = Server("directory", has_directory=True)
+SHORT_LOCKS: Final = {"group.share.min.record.lock.duration.ms": "1000"}
+"""Kafka's least lock of a share group is 15 s otherwise, which is long for a quick run."""
 SERVERS: Final = {each.name: each for each in (KAFKA, MEMORY, DIRECTORY)}
 
 
@@ -61,7 +63,7 @@ def kafka_at(bootstrap_servers: str | None) -> Iterator[str]:
     if bootstrap_servers:
         yield bootstrap_servers
         return
-    with RealKafka(jvm_options=()) as kafka:
+    with RealKafka(jvm_options=(), properties=SHORT_LOCKS) as kafka:
         yield kafka.bootstrap_servers
 
 

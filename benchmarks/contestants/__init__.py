@@ -129,6 +129,14 @@ HANDLING_AIOKAFKA: Final = Contestant(
 HANDLING_FASTSTREAM: Final = Contestant(
     "FastStream workers", FASTSTREAM, "faststream", requires="faststream"
 )
+# The module `sharing` knows them by their subjects.
+SHARE_LITE: Final = Contestant(
+    "lite share", OURS, "lite", requires="aiokafka_lite.consumer.sharing"
+)
+SHARE_CONFLUENT: Final = Contestant(
+    "confluent ShareConsumer", CONFLUENT, "confluent", requires="confluent_kafka"
+)
+SHARE_JAVA: Final = Contestant("Java KafkaShareConsumer", JAVA, "java", requires="java")
 JAVA_PERFORMANCE: Final = Contestant(
     "Java ConsumerPerformance", JAVA, "ConsumerPerformance", requires="java", task="java"
 )
