@@ -1,0 +1,6 @@
+"""A share group in a storm: members are killed, stopped, cut off, and leaders move.
+
+    python -m tests.chaos.sharing --records 1000000 --nodes 3
+
+Each member is a process that writes down what its handlers do. Afterwards, `verdict.py` judges it.
+"""
