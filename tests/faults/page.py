@@ -23,7 +23,7 @@ a request timeout of 10 s and a session timeout of 6 s.
 
 | outcome | |
 |---|---|
-| delivers | every good record is returned once |
+| ✓ | delivers: every good record is returned once |
 | `Name` | a read or a callback reports this error. Other partitions are read |
 | recovers, stops | all records are returned later, or no more records |
 | others stop | no records of other partitions are returned |
@@ -46,6 +46,7 @@ SHORT: Final = {
     "earlier records missing": "drops earlier",
     "then delivers": "recovers",
     "then continues": "skips it",
+    "delivers": "✓",
 }
 Outcomes: TypeAlias = "dict[str, dict[str, dict[str, str]]]"
 """By row, variant of its fault, and client."""
