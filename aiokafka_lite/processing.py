@@ -244,7 +244,7 @@ class DeadLetters:
                 f"another run() uses {self!r}: create one DeadLetters object per run()"
             )
         self._check(run)
-        self._group_id = run.arguments.group_id or ""
+        self._group_id = run.group_id
         writer = await self._writer_for(run)
         try:
             await writer.count_partitions(self.topic)
@@ -255,7 +255,7 @@ class DeadLetters:
         self._writer = writer
 
     def _check(self, run: RunContext) -> None:
-        if run.run.reads(self.topic):
+        if run.reads(self.topic):
             raise IllegalStateError(
                 f"run() would process its own dead letters, because the consumer reads "
                 f"{self.topic!r}: choose another topic, or a pattern that does not match it"
@@ -296,14 +296,13 @@ class DeadLetters:
                 "all dead letters of one run() that have a transactional_id share one producer: "
                 f"give {self!r} the transactional_id {other!r}, too"
             )
-        if run.offsets is None:
+        if run.new_outbox is None:
             raise IllegalStateError(
                 "with a transactional_id, the producer of the dead letters commits the consumer's "
                 "offsets in its transactions: the consumer needs a group_id and "
                 "enable_auto_commit=True"
             )
-        outbox = Outbox(OwnProducer(make), run.offsets, run.run, run.chance)
-        run.run.watch(outbox)
+        outbox = run.new_outbox(OwnProducer(make))
         await outbox.open()
         run.stack.push_async_callback(outbox.close)
         return OutboxWriter(outbox)
@@ -405,7 +404,7 @@ class DelayTopic(DeadLetters):
     def _check(self, run: RunContext) -> None:
         self._transactional_id = None if run.outbox is not None else transactional_id_of(run)
         is_in_transactions = run.outbox is not None or self._transactional_id is not None
-        if is_in_transactions and run.arguments.isolation_level != "read_committed":
+        if is_in_transactions and not run.is_read_committed:
             raise IllegalStateError(
                 "Retry(topic=…) with transactions needs a consumer with "
                 'isolation_level="read_committed". Otherwise, it would read delayed records whose '

@@ -119,7 +119,7 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.processing.lanes import Order
     from aiokafka_lite.consumer.processing.limits import Concurrency
     from aiokafka_lite.consumer.processing.lists import BatchBy
-    from aiokafka_lite.consumer.processing.outbox import Outbox, Outputs
+    from aiokafka_lite.consumer.processing.outbox import GivenProducer, Outbox, Outputs
     from aiokafka_lite.consumer.processing.run import Run
     from aiokafka_lite.events import EventSubscription
     from aiokafka_lite.producing.producer import AIOKafkaProducer
@@ -944,10 +944,25 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
     ) -> None:
         """Keep serialised keys and values for dead letters and delayed records."""
         from aiokafka_lite.consumer.processing.handling import RunContext
+        from aiokafka_lite.consumer.processing.outbox import Outbox
 
-        commits = self._group_id is not None and self._config.enable_auto_commit
-        offsets = self._engine.in_transactions() if commits else None
-        context = RunContext(self._config, offsets, run, outbox, {}, stack, self._chance)
+        def new_outbox(source: GivenProducer) -> Outbox:
+            made = Outbox(source, self._engine.in_transactions(), run, self._chance)
+            run.watch(made)
+            return made
+
+        config = self._config
+        commits = self._group_id is not None and config.enable_auto_commit
+        context = RunContext(
+            config,
+            self._group_id or "",
+            config.is_read_committed,
+            run.reads,
+            outbox,
+            new_outbox if commits else None,
+            {},
+            stack,
+        )
         for keeper in settings.keepers:
             await keeper.open(context)
             stack.push_async_callback(keeper.close)

@@ -31,7 +31,7 @@ from aiokafka_lite.consumer.delivery.batch import Block
 from aiokafka_lite.consumer.delivery.gets import Gets
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
 from aiokafka_lite.consumer.processing.allowance import OneByOne
-from aiokafka_lite.errors import IllegalStateError, WrongLoopError
+from aiokafka_lite.errors import IllegalOperation, IllegalStateError, WrongLoopError
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -196,6 +196,10 @@ class RecordReceipt:
     def is_finished(self) -> bool:
         return self.record is None
 
+    @property
+    def lease_ms(self) -> None:
+        """None: the partition is not shared."""
+
     def ack(self) -> bool:
         """Finish the record, or let its open transaction do so. False: it is not current."""
         if self.transaction is not None:
@@ -210,6 +214,11 @@ class RecordReceipt:
 
     def nack(self, delay_ms: float) -> bool:
         return self._acks.refuse(self, delay_ms / 1000)
+
+    def reject(self) -> bool:
+        raise IllegalOperation(
+            "only share groups reject records (AIOKafkaShareConsumer): call ack()"
+        )
 
 
 def _nothing() -> None: ...

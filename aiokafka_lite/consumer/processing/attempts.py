@@ -33,20 +33,21 @@ import asyncio
 import enum
 import logging
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Generic, Literal, Protocol, TypeVar
 
 from aiokafka_lite.client.backoff import Backoff, delay_after
-from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.processing.calls import text_of
-from aiokafka_lite.consumer.processing.handling import DROP, CircuitBreaker, Handling
-from aiokafka_lite.consumer.processing.job import DEAD, LISTED, Job
+from aiokafka_lite.consumer.processing.handling import CircuitBreaker, Handling, NoLetter
+from aiokafka_lite.consumer.processing.job import DEAD, LISTED, JobState
 from aiokafka_lite.events import CircuitClosed, CircuitOpened, RecordDead
-from aiokafka_lite.structs import TopicPartition
+from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.processing.run import Run
+    from aiokafka_lite.consumer.events import Events
+    from aiokafka_lite.consumer.processing.handling import DeadLetter
+    from aiokafka_lite.consumer.processing.headers import Origin
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,37 @@ LAST_DEAD_DELAY_S: Final = 10.0
 GIVEN_UP: Final = -1
 
 Fate = Literal["again", "dead", "stop", "over"]
+
+
+class Handled(Protocol):
+    """A record on its way through a handler: a `Job`, or a lease of a share group."""
+
+    record: ConsumerRecord
+    origin: Origin | None
+    letter: DeadLetter | None
+    attempts: int
+    began_at: float | None
+    error: BaseException | None
+    state: JobState
+    success_count: int
+
+    @property
+    def place(self) -> str:
+        """Topic, partition and offset, for messages."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is still to be finished here."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the handler itself has finished it."""
+
+    def die(self, error: BaseException, letter: DeadLetter) -> None:
+        """Let no handler have it any more: `letter` finishes it."""
+
+
+HandledT = TypeVar("HandledT", bound=Handled)
 
 
 class BreakerState(enum.Enum):
@@ -192,26 +224,38 @@ class Breaker:
         )
 
 
-class Attempts:
-    """The attempts of one run. `success_count` shows whether a call succeeded meanwhile."""
+class Attempts(Generic[HandledT]):
+    """The attempts of one run. `success_count` shows whether a call succeeded meanwhile.
 
-    def __init__(self, core: Core, handling: Handling, run: Run) -> None:
-        self._rng = rng = core.rng
+    `begin_again` receives a record that is due, and `offer` begins records that may begin.
+    """
+
+    def __init__(
+        self,
+        handling: Handling,
+        begin_again: Callable[[HandledT], None],
+        offer: Callable[[], None],
+        *,
+        rng: random.Random,
+        events: Events,
+        totals: dict[str, int],
+    ) -> None:
+        self._rng = rng
         self.breaker: Final = Breaker(handling.breaker, rng) if handling.breaker else None
         self.success_count = 0
         # How many calls had succeeded when a list failed last.
         self._succeeded_before_list = 0
         self._retry = handling.retry
         self._handling = handling
-        self._run = run
+        self._begin_again, self._offer = begin_again, offer
         self._loop = asyncio.get_running_loop()
-        self._events = core.events
-        self._totals = core.works.totals
+        self._events = events
+        self._totals = totals
         # Records that wait for another attempt.
-        self._waiting: dict[Job, asyncio.TimerHandle] = {}
+        self._waiting: dict[HandledT, asyncio.TimerHandle] = {}
         # Records that have failed since a call succeeded, and their failures that are no attempts.
-        self._suspects: dict[Job, int] = {}
-        self._probe: Job | None = None
+        self._suspects: dict[HandledT, int] = {}
+        self._probe: HandledT | None = None
         self._probe_timer: asyncio.TimerHandle | None = None
         self._dead_letter_error: BaseException | None = None
         self._dead_letter_backoff = Backoff(FIRST_DEAD_DELAY_S, LAST_DEAD_DELAY_S, rng)
@@ -223,7 +267,7 @@ class Attempts:
             self._probe_timer.cancel()
 
     # --- Admission --------------------------------------------------------------------------
-    def admits(self, job: Job, breaker: Breaker) -> bool:
+    def admits(self, job: HandledT, breaker: Breaker) -> bool:
         if self.is_free(job):
             return True
         if breaker.admits(self._loop.time(), has_failed=job.error is not None):
@@ -233,14 +277,14 @@ class Attempts:
             self._probe_timer = self._loop.call_at(breaker.probe_at, self._probe_due)
         return False
 
-    def is_free(self, job: Job) -> bool:
+    def is_free(self, job: HandledT) -> bool:
         return job.state is DEAD or self._is_proven(job)
 
-    def is_alone(self, job: Job) -> bool:
+    def is_alone(self, job: HandledT) -> bool:
         is_closed = self.breaker is None or self.breaker.is_closed
         return job.state is not LISTED or not is_closed
 
-    def _is_proven(self, job: Job) -> bool:
+    def _is_proven(self, job: HandledT) -> bool:
         """Whether a failed record's next failure is an attempt, because others have succeeded."""
         breaker = self.breaker
         if breaker is None or not (breaker.is_closed or breaker.is_suspicion):
@@ -249,27 +293,27 @@ class Attempts:
 
     def _probe_due(self) -> None:
         self._probe_timer = None
-        self._run.offer()
+        self._offer()
 
-    def take_revoked(self) -> list[Job]:
+    def take_revoked(self) -> list[HandledT]:
         gone = [job for job in self._waiting if not job.is_current]
         for job in gone:
             self._waiting.pop(job).cancel()
         return gone
 
     # --- Results ----------------------------------------------------------------------------
-    def succeeded(self, job: Job) -> None:
+    def succeeded(self, job: HandledT) -> None:
         self.success_count += 1
         if self.breaker is not None and not self.breaker.is_closed:
             self._prove(job, self.breaker)
 
-    def cancelled(self, job: Job) -> None:
+    def cancelled(self, job: HandledT) -> None:
         if job is self._probe:
             self._probe = None
             if self.breaker is not None:
                 self.breaker.abandoned(self._loop.time())
 
-    def failed(self, job: Job, error: BaseException) -> Fate:
+    def failed(self, job: HandledT, error: BaseException) -> Fate:
         """Note a failed call for a record. Return the next step.
 
         "over": the record was finished, or its partition was revoked.
@@ -278,11 +322,11 @@ class Attempts:
         counts = self.count_failure(job, error)
         job.error = error
         if not job.is_current:
-            if job.cursor.is_assigned:  # a commit or a transaction of the handler has finished it
+            if job.is_finished:  # by a commit or a transaction of the handler
                 log.warning(
                     "%s: the handler failed after its record was finished, so the record is not "
                     "tried again: %s",
-                    place_of(job),
+                    job.place,
                     one_line(error),
                 )
             return "over"
@@ -308,24 +352,24 @@ class Attempts:
         job.die(error, letter)
         return "dead"
 
-    def refused(self, job: Job) -> None:
+    def refused(self, job: HandledT) -> None:
         self._totals["failed_total"] += 1
         job.attempts += 1
 
-    def list_failed(self, first: Job, error: BaseException) -> None:
-        """Count a failed call for a list.
+    def list_failed(self, first: HandledT, error: BaseException, *, is_half: bool) -> None:
+        """Count a failed call for a list, or for a half of one.
 
         The halves of a list with a bad record fail, too. The breaker counts them only if no other
         call succeeds between these failures.
         """
-        is_half, successes = first.list_limit > 0, self._succeeded_before_list
+        successes = self._succeeded_before_list
         self._succeeded_before_list = self.success_count
         if is_half and self.success_count != successes:
             self._totals["failed_total"] += 1
         else:
             self.count_failure(first, error)
 
-    def count_failure(self, job: Job, error: BaseException) -> bool:
+    def count_failure(self, job: HandledT, error: BaseException) -> bool:
         """Count a failure of a call. Return whether it counts as an attempt of the record, so far.
 
         Only a record's first failure counts for the breaker, so that few records do not open it.
@@ -355,7 +399,7 @@ class Attempts:
             self._opened(breaker)
         return was_closed
 
-    def _may_be_everybodys(self, job: Job, error: BaseException) -> bool:
+    def _may_be_everybodys(self, job: HandledT, error: BaseException) -> bool:
         """Whether all records may be failing, as no other has succeeded. Then handling pauses."""
         breaker = self.breaker
         if breaker is None or self._retry.is_bad_record(error):
@@ -365,7 +409,7 @@ class Attempts:
         if breaker.is_closed:
             breaker.open(
                 self._loop.time(),
-                f"{place_of(job)} failed {job.attempts} times, and no other record has succeeded "
+                f"{job.place} failed {job.attempts} times, and no other record has succeeded "
                 f"since the first attempt. The latest error is {one_line(error)}",
                 is_suspicion=True,
             )
@@ -387,44 +431,44 @@ class Attempts:
             breaker.reason,
         )
         self._events.publish(CircuitClosed(now - breaker.since))
-        self._run.offer()
+        self._offer()
         return True
 
     def _opened(self, breaker: Breaker) -> None:
         log.warning("handling is paused, because %s", breaker.reason)
         self._events.publish(CircuitOpened(breaker.reason))
 
-    def _prove(self, job: Job, breaker: Breaker) -> None:
+    def _prove(self, job: HandledT, breaker: Breaker) -> None:
         """Try every record again, if this success proves that not all of them fail."""
         if breaker.succeeded(is_probe=job is self._probe):
             self._probe = None
             log.info("handlers succeed again, and handling continues")
             self._events.publish(CircuitClosed(self._loop.time() - breaker.since))
-            self._run.offer()
+            self._offer()
 
-    def _wait_for_probe(self, job: Job) -> None:
+    def _wait_for_probe(self, job: HandledT) -> None:
         """Let a record wait until one may be tried. Until then another one may be, and succeed."""
         breaker = self.breaker
         probe_at = self._loop.time() if breaker is None else breaker.probe_at
         self._try_again_in(job, max(0.0, probe_at - self._loop.time()))
-        self._run.offer()
+        self._offer()
 
-    def _try_again_in(self, job: Job, delay_s: float) -> None:
+    def _try_again_in(self, job: HandledT, delay_s: float) -> None:
         self._waiting[job] = self._loop.call_later(delay_s, self._due, job)
 
-    def _due(self, job: Job) -> None:
+    def _due(self, job: HandledT) -> None:
         del self._waiting[job]
-        self._run.begin_again(job)
+        self._begin_again(job)
 
     # --- Dead letters -----------------------------------------------------------------------
-    def letter_written(self, job: Job, error: BaseException) -> None:
+    def letter_written(self, job: HandledT, error: BaseException) -> None:
         letter = job.letter
-        if letter is not DROP:
+        if not isinstance(letter, NoLetter):
             self._dead_letter_error = None
             self._dead_letter_backoff.reset()
         level, total, fate = logging.WARNING, "dead_total", "was written to the dead letters"
-        if letter is DROP:
-            total, fate = "dropped_total", "is dropped"
+        if isinstance(letter, NoLetter):
+            total, fate = letter.total, letter.fate
         elif self._handling.delays.is_writer(letter):
             level, total, fate = logging.INFO, "delayed_total", f"is delayed in {letter!r}"
         else:
@@ -432,15 +476,15 @@ class Attempts:
             tp = TopicPartition(record.topic, record.partition)
             self._events.publish(RecordDead(tp, record.offset, job.attempts, error))
         log.log(
-            level, "%s %s after %d attempts: %s", place_of(job), fate, job.attempts, one_line(error)
+            level, "%s %s after %d attempts: %s", job.place, fate, job.attempts, one_line(error)
         )
         self._totals[total] += 1
 
-    def letter_failed(self, job: Job, failure: BaseException) -> None:
+    def letter_failed(self, job: HandledT, failure: BaseException) -> None:
         self._dead_letter_error = failure
         log.warning(
             "%s: the dead letter could not be written, and writing is retried: %s",
-            place_of(job),
+            job.place,
             one_line(failure),
         )
         self._try_again_in(job, self._dead_letter_backoff.next_delay_s())
@@ -467,7 +511,7 @@ class Attempts:
                 f"{one_line(self._dead_letter_error)}"
             )
 
-    def pause_of(self, job: Job, now: float) -> float | None:
+    def pause_of(self, job: HandledT, now: float) -> float | None:
         timer = self._waiting.get(job)
         return None if timer is None else max(0.0, timer.when() - now)
 
@@ -476,12 +520,20 @@ class Attempts:
         return len(self._waiting)
 
 
-def place_of(job: Job) -> str:
-    tp, record = job.cursor.tp, job.record
-    place = f"{tp.topic}/{tp.partition} offset {job.offset}"
-    if job.origin is None:
-        return place
-    return f"{place} (delayed {record.topic}/{record.partition} offset {record.offset})"
+def end_of_run(job: Handled, error: BaseException) -> BaseException:
+    """Log the error of a handler that ends `run`, and return the error that `run` raises.
+
+    The caller of `run` would take a CancelledError for its own cancellation: an asyncio.TaskGroup
+    continues as if no task had failed.
+    """
+    log.error("%s: the handler failed, so run() ends: %s", job.place, one_line(error))
+    if not isinstance(error, asyncio.CancelledError):
+        return error
+    cancelled = RuntimeError(
+        f"{job.place}: the handler raised CancelledError, but run() was not cancelled"
+    )
+    cancelled.__cause__ = error
+    return cancelled
 
 
 def one_line(error: BaseException) -> str:

@@ -22,8 +22,15 @@ T = TypeVar("T")
 
 # --- Context variables --------------------------------------------------------------------------
 @types.coroutine
-def in_context(context: Context, coroutine: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-    """Await a coroutine in a context, without a task of its own."""
+def in_context(
+    context: Context,
+    coroutine: Coroutine[Any, Any, T],
+    note: Callable[[BaseException], None] | None = None,
+) -> Generator[Any, Any, T]:
+    """Await a coroutine in a context, without a task of its own.
+
+    `note` receives each exception, such as a cancellation, before the coroutine does.
+    """
     run = context.run
     step: Callable[[Any], Any] = coroutine.send
     given: object = None
@@ -37,11 +44,16 @@ def in_context(context: Context, coroutine: Coroutine[Any, Any, T]) -> Generator
             given = yield awaited
             step = coroutine.send
         except BaseException as error:  # noqa: BLE001 -- the coroutine's to handle
+            if note is not None:
+                note(error)
             step, given = coroutine.throw, error
 
 
-def in_copy_of(context: Context, call: Awaitable[T]) -> Awaitable[T]:
-    return in_context(context.copy(), call if isinstance(call, Coroutine) else awaited(call))
+def in_copy_of(
+    context: Context, call: Awaitable[T], note: Callable[[BaseException], None] | None = None
+) -> Awaitable[T]:
+    coroutine = call if isinstance(call, Coroutine) else awaited(call)
+    return in_context(context.copy(), coroutine, note)
 
 
 async def awaited(awaitable: Awaitable[T]) -> T:

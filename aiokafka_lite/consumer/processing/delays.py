@@ -25,6 +25,7 @@ from aiokafka_lite.errors import MessageSizeTooLargeError, RecordListTooLargeErr
 from aiokafka_lite.structs import ConsumerRecord
 
 if TYPE_CHECKING:
+    from aiokafka_lite.consumer.processing.attempts import Handled
     from aiokafka_lite.consumer.processing.handling import DeadLetterKeeper, Retry
 
 AnyRecord: TypeAlias = ConsumerRecord[Any, Any]
@@ -48,7 +49,7 @@ class Delays:
         self._delays_s = dict(zip(retry.delay_topics, retry.delays))  # noqa: B905 -- as many
         self.names: Final = frozenset(self._delays_s)
 
-    def writer_for(self, error: BaseException, job: Job) -> DeadLetterKeeper | None:
+    def writer_for(self, error: BaseException, job: Handled) -> DeadLetterKeeper | None:
         """Return what delays a failed record. None: it is not delayed (again)."""
         count = 0 if job.origin is None else job.origin.delay_count
         if count >= len(self._topics) or not self._retry.may_delay(error):

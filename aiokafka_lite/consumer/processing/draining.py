@@ -26,7 +26,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
 from aiokafka_lite._arguments import is_int
 from aiokafka_lite._compat import Self
@@ -35,7 +35,6 @@ from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite._virtual import simulation_of
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.processing.run import Run
     from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -47,7 +46,16 @@ FORCED_S: Final = 1.0
 # Longer than between a signal and its copy from a program that forwards it.
 BLOCKED_S: Final = 1.0
 
-Stop: TypeAlias = "Callable[[float], Awaitable[Mapping[TopicPartition, OffsetAndMetadata]]]"
+# Returns offsets that could not be committed.
+Stop: TypeAlias = "Callable[[float], Awaitable[Mapping[TopicPartition, OffsetAndMetadata] | None]]"
+
+
+class Drained(Protocol):
+    """A run, with the number of handlers that are running as `at_work`."""
+
+    def counts(self) -> dict[str, int]: ...
+
+    async def end(self, until: float) -> None: ...
 
 
 def signals_of(stop_on: object) -> tuple[int, ...]:
@@ -85,7 +93,7 @@ class Draining:
     ended_by: ClassVar = 0
 
     def __init__(
-        self, numbers: Iterable[int], stop: Stop, run: Run, *, is_default: bool = False
+        self, numbers: Iterable[int], stop: Stop, run: Drained, *, is_default: bool = False
     ) -> None:
         self._numbers = tuple(numbers)
         self._is_default = is_default

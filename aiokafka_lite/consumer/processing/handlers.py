@@ -187,7 +187,9 @@ class Handlers:
         dead = (InvalidValueError,) if is_typed else ()
         if not (stop or dead):
             return retry
-        return replace(retry, stop=(*_kinds(retry.stop), *stop), dead=(*_kinds(retry.dead), *dead))
+        return replace(
+            retry, stop=(*kinds_of(retry.stop), *stop), dead=(*kinds_of(retry.dead), *dead)
+        )
 
     def compose(self, threads: HandlerThreads) -> Call:
         """Return the one call. A single coroutine function is called directly."""
@@ -228,7 +230,7 @@ class Handlers:
         return lambda record: number_of(record.topic)
 
 
-def _kinds(errors: Errors) -> tuple[type[BaseException], ...]:
+def kinds_of(errors: Errors) -> tuple[type[BaseException], ...]:
     return errors if isinstance(errors, tuple) else (errors,)
 
 

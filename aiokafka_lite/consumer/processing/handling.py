@@ -22,10 +22,9 @@ from typing import (
 )
 
 from aiokafka_lite._arguments import FLAG, NUMBER, check_fields, is_int, is_list, is_number
-from aiokafka_lite._chance import UNSEEDED, Chance
 from aiokafka_lite.client.backoff import delay_after
 from aiokafka_lite.consumer.buffer.chunk import serialized
-from aiokafka_lite.consumer.config import ConsumerConfig, is_async_callable
+from aiokafka_lite.consumer.config import is_async_callable
 from aiokafka_lite.consumer.processing.calls import leaves
 from aiokafka_lite.consumer.processing.delays import Delays
 from aiokafka_lite.consumer.processing.headers import Headers
@@ -37,9 +36,9 @@ from aiokafka_lite.errors import DeserializationError
 from aiokafka_lite.structs import ConsumerRecord
 
 if TYPE_CHECKING:
-    from aiokafka_lite.consumer.commits.transactional import OffsetsInTransaction
-    from aiokafka_lite.consumer.processing.outbox import Outbox
-    from aiokafka_lite.consumer.processing.run import Run
+    from aiokafka_lite.client.arguments import ClientArguments
+    from aiokafka_lite.consumer.processing.attempts import Handled
+    from aiokafka_lite.consumer.processing.outbox import GivenProducer, Outbox
     from aiokafka_lite.producing.batch import Output
 
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
@@ -264,17 +263,18 @@ class LetterWriter(Protocol):
 
 
 class RunContext(NamedTuple):
-    """The run whose dead letters are written. `offsets` is None if the consumer does not commit."""
+    """The run whose dead letters are written. `new_outbox` is None if it commits no offsets."""
 
-    arguments: ConsumerConfig[object, object]
-    offsets: OffsetsInTransaction | None
-    run: Run
+    arguments: ClientArguments
+    group_id: str
+    is_read_committed: bool
+    reads: Callable[[str], bool]
     outbox: Outbox | None
+    new_outbox: Callable[[GivenProducer], Outbox] | None
     # The created producers by transactional id: at most one, and one without.
     writers: dict[str | None, LetterWriter]
     # Stops them at the end of the run.
     stack: AsyncExitStack
-    chance: Chance = UNSEEDED
 
 
 @runtime_checkable
@@ -286,18 +286,25 @@ class DeadLetterKeeper(Protocol):
     async def __call__(self, dead: DeadRecord) -> object: ...
 
 
-class Drop:
-    """Finishes a failed record without a dead letter."""
+class NoLetter:
+    """Finishes a failed record without a dead letter: `run` logs it and counts it in `total`."""
+
+    def __init__(self, name: str, total: str, fate: str) -> None:
+        self._name = name
+        self.total: Final = total
+        self.fate: Final = fate
 
     def __repr__(self) -> str:
-        return "DROP"
+        return self._name
 
     async def __call__(self, dead: DeadRecord) -> None:
-        """Do nothing: `run` logs and counts the record."""
+        """Do nothing."""
 
 
-DROP: Final = Drop()
+DROP: Final = NoLetter("DROP", "dropped_total", "is dropped")
 """For `run(dead_letter=...)`: a failed record is finished, logged and counted, and lost."""
+REJECT: Final = NoLetter("REJECT", "rejected_total", "is rejected")
+"""For share groups: no member receives a failed record any more. Brokers may keep it (KIP-1191)."""
 
 
 class LettersByError:
@@ -340,7 +347,9 @@ def delays_of(retry: Retry, group_id: str | None) -> Delays:
     return Delays(retry, {name: new_topic(name) for name in retry.delay_topics}, group_id or "")
 
 
-def dead_letter_of(dead_letter: object) -> DeadLetter | LettersByError | None:
+def dead_letter_of(
+    dead_letter: object, *, is_shared: bool = False
+) -> DeadLetter | LettersByError | None:
     if dead_letter is None:
         return None
     if isinstance(dead_letter, Mapping):
@@ -352,10 +361,14 @@ def dead_letter_of(dead_letter: object) -> DeadLetter | LettersByError | None:
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                 raise TypeError(f"the keys of dead_letter must be exception classes, not {kind!r}")
             name = f"dead_letter[{kind.__name__}]"
-            if isinstance(given, str):  # two classes may have the same topic
+            if is_shared and given == "reject":
+                given = REJECT
+            elif isinstance(given, str):  # two classes may have the same topic
                 given = named[given] = named.get(given) or _one_dead_letter(name, given)
             by_class[kind] = _one_dead_letter(name, given)
         return LettersByError(by_class)
+    if is_shared and dead_letter == "reject":
+        return REJECT
     return _one_dead_letter("dead_letter", dead_letter, or_more=", a mapping of classes of errors")
 
 
@@ -407,7 +420,7 @@ class Handling:
     priority: Mapping[str, float] | None = None
     delays: Delays = NO_DELAYS
 
-    def letter_for(self, error: BaseException, job: Job | None = None) -> DeadLetter | None:
+    def letter_for(self, error: BaseException, job: Handled | None = None) -> DeadLetter | None:
         """Return what finishes a failed record, only with a job a delay. None: `run` raises."""
         if job is not None and (delay := self.delays.writer_for(error, job)) is not None:
             return delay

@@ -99,6 +99,20 @@ class Job:
         return progress is not None and progress.is_held_by(self.offset, self)
 
     @property
+    def is_finished(self) -> bool:
+        """Whether it was finished here, other than by a revocation."""
+        return self.cursor.is_assigned and not self.is_current
+
+    @property
+    def place(self) -> str:
+        """Topic, partition and offset, for messages."""
+        tp, record = self.cursor.tp, self.record
+        place = f"{tp.topic}/{tp.partition} offset {self.offset}"
+        if self.origin is None:
+            return place
+        return f"{place} (delayed {record.topic}/{record.partition} offset {record.offset})"
+
+    @property
     def may_begin(self) -> bool:
         return self.is_current and not (self.cursor.is_withheld or self.cursor.is_paused)
 

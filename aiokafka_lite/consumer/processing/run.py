@@ -43,7 +43,7 @@ from aiokafka_lite.consumer.assignment.work import (
 from aiokafka_lite.consumer.buffer.buffer import Limits
 from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.processing.allowance import Allowance, OneByOne
-from aiokafka_lite.consumer.processing.attempts import Attempts, one_line, place_of
+from aiokafka_lite.consumer.processing.attempts import Attempts, end_of_run, one_line
 from aiokafka_lite.consumer.processing.bounds import LOOK_S, RunBounds
 from aiokafka_lite.consumer.processing.calls import (
     asker,
@@ -115,7 +115,7 @@ class JobReceipt(NamedTuple):
 
     @property
     def is_finished(self) -> bool:
-        return self.job.cursor.is_assigned and not self.job.is_current
+        return self.job.is_finished
 
     def enlist(self, transaction: object | None) -> None:
         """Do nothing: no handler acknowledges a record."""
@@ -167,7 +167,14 @@ class Run(Processing):
         self._lists = self._new_lists()
         # When a list is due, or a call may begin.
         self._offer_timer: asyncio.TimerHandle | None = None
-        self._attempts = Attempts(core, handling, self)
+        self._attempts: Attempts[Job] = Attempts(
+            handling,
+            self.begin_again,
+            self.offer,
+            rng=core.rng,
+            events=core.events,
+            totals=core.works.totals,
+        )
         self._allowance = Allowance(core, handling.max_uncommitted)
         self._steps = Steps(
             core.works, core.gate, self._lanes, self._attempts, self._allowance, self
@@ -179,7 +186,7 @@ class Run(Processing):
         # The worker of each record in a handler, and the workers that were cancelled here.
         self._running: dict[Job, asyncio.Task[None]] = {}
         self._cancelled_workers: set[asyncio.Task[None]] = set()
-        self._limit: TimeLimit | None = None
+        self._limit: TimeLimit[Job] | None = None
         if handling.timeout_s is not None:
             self._limit = TimeLimit(handling.timeout_s, self._running, self._stoppers)
         # The dead letters that are being written, and since when.
@@ -436,7 +443,7 @@ class Run(Processing):
 
     def _at_work(self) -> str:
         left = sorted(
-            place_of(job)
+            job.place
             for job, task in self._running.items()
             if job.is_current and task not in self._stoppers
         )
@@ -472,7 +479,7 @@ class Run(Processing):
         if letter is None or self._handling.retry.stops(error):
             log.error(
                 "%s: the function for order failed, so run() ends: %s",
-                place_of(job),
+                job.place,
                 one_line(error),
             )
             raise error
@@ -862,7 +869,8 @@ class Run(Processing):
         if self._handling.retry.stops(error):
             self._stop_at(chains[0][0], error)
             return
-        self._attempts.list_failed(chains[0][0], error)
+        first = chains[0][0]
+        self._attempts.list_failed(first, error, is_half=first.list_limit > 0)
         halve([job for chain in chains for job in chain])
         self._lanes.ready.extendleft(chain[0] for chain in reversed(chains))
         self.offer()
@@ -913,16 +921,7 @@ class Run(Processing):
             self._attempts.succeeded(chain[-1])
 
     def _stop_at(self, job: Job, error: BaseException) -> None:
-        log.error("%s: the handler failed, so run() ends: %s", place_of(job), one_line(error))
-        if isinstance(error, asyncio.CancelledError):
-            # The caller of run() would take that for its own cancellation: an asyncio.TaskGroup
-            # continues as if no task had failed.
-            cancelled = RuntimeError(
-                f"{place_of(job)}: the handler raised CancelledError, but run() was not cancelled"
-            )
-            cancelled.__cause__ = error
-            error = cancelled
-        self._note_end(error)
+        self._note_end(end_of_run(job, error))
 
     def _begin_letter(self, job: Job) -> None:
         if self._scope.is_ending:
@@ -979,7 +978,7 @@ class Run(Processing):
 
     def _not_delayed(self, job: Job, error: BaseException, failure: BaseException) -> None:
         """Treat a record that does not fit into its delay topic as after the last delay."""
-        log.warning("%s cannot be delayed: %s", place_of(job), one_line(failure))
+        log.warning("%s cannot be delayed: %s", job.place, one_line(failure))
         if (letter := self._handling.letter_for(error)) is None:
             self._stop_at(job, error)
         else:
@@ -1121,7 +1120,7 @@ class Run(Processing):
         yield from self._attempts.troubles(now)
         if long := self._long_letters(now):
             yield (
-                f"the dead letter of {place_of(long[0])} has been waiting for "
+                f"the dead letter of {long[0].place} has been waiting for "
                 f"{now - self._letters[long[0]]:.1f} s to be written by {long[0].letter!r}, and so "
                 f"have {len(long) - 1} others"
             )
@@ -1157,7 +1156,7 @@ class Run(Processing):
         else:
             doing = "has not been passed to a handler yet"
         tried = "" if job.error is None else f" (attempt {job.attempts}, {one_line(job.error)})"
-        return f"{place_of(job)}, key {job.record.key!r}, {doing}{tried}. {progress.what_waits()}"
+        return f"{job.place}, key {job.record.key!r}, {doing}{tried}. {progress.what_waits()}"
 
     @property
     def is_paused(self) -> bool:

@@ -33,7 +33,7 @@ class Steps:
         works: Works,
         gate: Gate,
         lanes: Lanes,
-        attempts: Attempts,
+        attempts: Attempts[Job],
         allowance: Allowance,
         run: Run,
     ) -> None:

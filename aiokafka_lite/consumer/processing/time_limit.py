@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping
-from typing import Final
+from typing import Final, Generic
 
-from aiokafka_lite.consumer.processing.attempts import place_of
+from aiokafka_lite.consumer.processing.attempts import Handled, HandledT
 from aiokafka_lite.consumer.processing.calls import forget
-from aiokafka_lite.consumer.processing.job import DEAD, Job
+from aiokafka_lite.consumer.processing.job import DEAD
 
 # Part of the limit after which `health()` names a call.
 LONG_PART: Final = 0.8
 
 
-class TimeLimit:
+class TimeLimit(Generic[HandledT]):
     """Cancels the workers of calls that take longer than `limit_s`, except those in `spared`.
 
     `running` has the records that are being handled, in the order in which their calls began.
@@ -30,7 +30,7 @@ class TimeLimit:
     def __init__(
         self,
         limit_s: float,
-        running: Mapping[Job, asyncio.Task[None]],
+        running: Mapping[HandledT, asyncio.Task[None]],
         spared: Collection[asyncio.Task[None]],
     ) -> None:
         self._limit_s = limit_s
@@ -92,7 +92,7 @@ class TimeLimit:
 
     def troubles(self, now: float) -> Iterator[str]:
         """Yield a text that names the oldest call, if it has used most of its time."""
-        long: dict[asyncio.Task[None], Job] = {}
+        long: dict[asyncio.Task[None], HandledT] = {}
         for job, task in self._running.items():
             if job.state is not DEAD and now - _began_at(job) >= LONG_PART * self._limit_s:
                 long.setdefault(task, job)
@@ -100,11 +100,11 @@ class TimeLimit:
             task, job = next(iter(long.items()))
             others = f", and {len(long) - 1} other calls take long, too" if len(long) > 1 else ""
             yield (
-                f"the handler of {place_of(job)} has been running for {now - _began_at(job):.1f} s"
+                f"the handler of {job.place} has been running for {now - _began_at(job):.1f} s"
                 f"{others}. The call {self.state_of(task)}"
             )
 
 
-def _began_at(job: Job) -> float:
+def _began_at(job: Handled) -> float:
     assert job.began_at is not None  # noqa: S101 -- it is being handled
     return job.began_at

@@ -11,7 +11,6 @@ from aiokafka_lite.consumer.processing.attempts import Attempts, Breaker, Fate
 from aiokafka_lite.consumer.processing.handling import DROP, DeadRecord, Handling
 from aiokafka_lite.consumer.processing.job import JobState
 from aiokafka_lite.processing import CircuitBreaker, Retry
-from aiokafka_lite.structs import TopicPartition
 from tests.support.states import State
 
 pytestmark = pytest.mark.virtual_time
@@ -23,11 +22,10 @@ class Job:
     def __init__(self, offset: int = 0) -> None:
         self.record = self
         self.topic, self.partition, self.offset = "t", 0, offset
+        self.place = f"t/0 offset {offset}"
         self.origin = None
         self.letter: object = None
-        self.cursor = self
-        self.tp = TopicPartition("t", 0)
-        self.is_assigned = self.is_current = True
+        self.is_current, self.is_finished = True, False
         self.error: BaseException | None = None
         self.state = JobState.LISTED
         self.attempts = self.success_count = 0
@@ -49,7 +47,15 @@ class Tries:
         self.again: list[Job] = []
         self.looks = 0
         handling = Handling(1, None, None, 1_000, retry or Retry(), self._bury, breaker)
-        self.attempts = Attempts(State().core(), handling, cast("Any", self))
+        core = State().core()
+        self.attempts: Attempts[Any] = Attempts(
+            handling,
+            self.begin_again,
+            self.offer,
+            rng=core.rng,
+            events=core.events,
+            totals=core.works.totals,
+        )
 
     async def _bury(self, dead: DeadRecord) -> None: ...
 

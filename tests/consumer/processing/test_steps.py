@@ -41,13 +41,15 @@ def new_job() -> Job:
     return Job(cast(Any, None), None, RECORD)
 
 
-async def attempts_of(state: State) -> Attempts:
-    """Return attempts of a loop, which a step does not ask."""
-    return Attempts(state.core(), HANDLING, cast(Any, None))
-
-
 def ignore(*_: object) -> None:
     pass
+
+
+async def attempts_of(state: State) -> Attempts[Job]:
+    """Return attempts of a loop, which a step does not ask."""
+    core = state.core()
+    totals = core.works.totals
+    return Attempts(HANDLING, ignore, ignore, rng=core.rng, events=core.events, totals=totals)
 
 
 class Course:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -49,6 +48,10 @@ class Noting:
         return object()
 
 
+def run_of(arguments: ConsumerConfig, outbox: Any, stack: AsyncExitStack) -> RunContext:
+    return RunContext(arguments, "g", False, lambda topic: False, outbox, None, {}, stack)
+
+
 @pytest.mark.parametrize("is_outbox", [False, True])
 async def test_a_producer_or_outbox_that_is_given_is_neither_started_nor_stopped(
     *, is_outbox: bool
@@ -57,10 +60,9 @@ async def test_a_producer_or_outbox_that_is_given_is_neither_started_nor_stopped
     arguments: ConsumerConfig = ConsumerConfig(group_id="g")
     letters = DeadLetters("dead", producer=None if is_outbox else given)
     outbox = given if is_outbox else None
-    run: Any = SimpleNamespace(reads=lambda topic: False)
     for _ in range(2):
         async with AsyncExitStack() as stack:
-            await letters.open(RunContext(arguments, None, run, outbox, {}, stack))
+            await letters.open(run_of(arguments, outbox, stack))
             await letters.close()
     assert given.calls == []
 
