@@ -38,10 +38,14 @@ from aiokafka_lite._pages import (
     response,
 )
 from aiokafka_lite.broker import Broker, Partition, Topic
+from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember
-from aiokafka_lite.broker.groups.kip848.driver import Group
+from aiokafka_lite.broker.groups.coordinator import Group
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup, ConsumerGroupMember
 from aiokafka_lite.broker.groups.kip848.machine import preferred_assignor
+from aiokafka_lite.broker.groups.modern.group import ModernMember
+from aiokafka_lite.broker.groups.share.assignor import ASSIGNOR
+from aiokafka_lite.broker.groups.share.group import ShareGroup, ShareGroupMember
 from aiokafka_lite.broker.network.processor import Processor
 from aiokafka_lite.broker.network.request_log import SeenRequest
 from aiokafka_lite.broker.node import BrokerNode
@@ -342,8 +346,10 @@ MOST_DECODED_BYTES: Final = 16 << 10
 
 def group_fields(coordinator: BrokerNode, group: Group) -> dict[str, Json]:
     if isinstance(group, ConsumerGroup):
-        kind, generation = "consumer", group.epoch
+        kind, generation = group.type, group.epoch
         assignor: str | None = preferred_assignor(group.members.values())
+    elif isinstance(group, ShareGroup):
+        kind, generation, assignor = group.type, group.epoch, ASSIGNOR
     else:
         kind, generation, assignor = "classic", group.generation, group.protocol
     return {
@@ -358,28 +364,37 @@ def group_fields(coordinator: BrokerNode, group: Group) -> dict[str, Json]:
 
 
 def member_rows(broker: Broker, group: Group) -> list[Json]:
-    if isinstance(group, ConsumerGroup):
-        members = islice(group.members.values(), ROWS)
-        return [_row(member, _assigned_text(broker, member)) for member in members]
+    if isinstance(group, ClassicGroup):
+        return [
+            _row(member, member.instance_id, _decoded_text(member.assignment))
+            for member in islice(group.members.values(), ROWS)
+        ]
+    members: Iterable[ConsumerGroupMember | ShareGroupMember] = group.members.values()
     return [
-        _row(member, _decoded_text(member.assignment))
-        for member in islice(group.members.values(), ROWS)
+        _row(
+            member,
+            member.instance_id if isinstance(member, ConsumerGroupMember) else None,
+            _assigned_text(broker, member.assigned),
+        )
+        for member in islice(members, ROWS)
     ]
 
 
-def _row(member: ClassicGroupMember | ConsumerGroupMember, assignment: str) -> dict[str, Json]:
+def _row(
+    member: ClassicGroupMember | ModernMember, instance_id: str | None, assignment: str
+) -> dict[str, Json]:
     return {
         "member": clip(member.member_id),
-        "instance": None if member.instance_id is None else clip(member.instance_id),
+        "instance": None if instance_id is None else clip(instance_id),
         "client": clip(member.client_id),
         "host": member.client_host.removeprefix("/"),
         "assignment": assignment,
     }
 
 
-def _assigned_text(broker: Broker, member: ConsumerGroupMember) -> str:
+def _assigned_text(broker: Broker, assigned: Mapping[bytes, Iterable[int]]) -> str:
     named = []
-    for topic_id, partitions in member.assigned.items():
+    for topic_id, partitions in assigned.items():
         topic = broker.topic_by_id(topic_id)
         if topic is not None:
             named.append(f"{topic.name} {numbers_text(sorted(partitions))}")

@@ -7,6 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from aiokafka_lite.protocol.codec import encode_versioned
+from aiokafka_lite.protocol.messages.configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from aiokafka_lite.protocol.messages.group_members import (
     ConsumerProtocolSubscription,
     HeartbeatRequest,
@@ -27,7 +32,11 @@ from aiokafka_lite.protocol.messages.groups import (
     ListedGroup,
     ListGroupsRequest,
 )
-from aiokafka_lite.protocol.messages.metadata import FindCoordinatorRequest
+from aiokafka_lite.protocol.messages.metadata import (
+    FindCoordinatorRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
 from aiokafka_lite.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -42,6 +51,7 @@ from tests.support.cluster import KafkaHandle, unique
 COMMIT_BY_NAME = 9
 FETCH_BY_NAME = 9
 MEMBER_ID_REQUIRED = 79
+GROUP_RESOURCE = 32
 
 
 class MemberOf(NamedTuple):
@@ -76,6 +86,8 @@ async def await_coordinator(kafka: KafkaHandle) -> None:
 
 class GroupRequests:
     """Sends requests about a group of its own; each parked one has its own connection."""
+
+    type = "consumer"
 
     def __init__(self, kafka: KafkaHandle, group_id: str | None = None) -> None:
         self.kafka = kafka
@@ -240,6 +252,30 @@ class GroupRequests:
         async with self.kafka.raw() as client:
             answer = await client.request(DeleteGroupsRequest(groups_names=[self.group_id]))
         return answer.results[0].error_code
+
+    async def assign_at_once(self) -> None:
+        """Have a real Kafka compute assignments whenever there is a reason to (KIP-1263)."""
+        setting = AlterableConfig(
+            name=f"{self.type}.assignment.interval.ms", config_operation=0, value="0"
+        )
+        request = IncrementalAlterConfigsRequest(
+            resources=[
+                AlterConfigsResource(
+                    resource_type=GROUP_RESOURCE, resource_name=self.group_id, configs=[setting]
+                )
+            ]
+        )
+        async with self.kafka.raw() as client:
+            (result,) = (await client.request(request)).responses
+        assert result.error_code == 0, result.error_message
+
+    async def topic_id(self, topic: str) -> bytes:
+        """Return a topic's id."""
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+        async with self.kafka.raw() as client:
+            (found,) = (await client.request(request)).topics
+        assert found.error_code == 0
+        return found.topic_id
 
     async def until_state(self, state: str) -> None:
         """Wait until the group is in a state, say because a parked request has arrived."""

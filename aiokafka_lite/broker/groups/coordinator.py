@@ -12,11 +12,12 @@ import random
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.catalog import TopicCatalog
 from aiokafka_lite.broker.config import BrokerConfig
+from aiokafka_lite.broker.configs import ShareGroupSettings
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.members import (
     GroupClient,
@@ -33,9 +34,10 @@ from aiokafka_lite.broker.groups.coordinator_log import (
     PartitionCoordinator,
     TransactionEnd,
 )
-from aiokafka_lite.broker.groups.kip848.driver import ConsumerDriver, Group
+from aiokafka_lite.broker.groups.kip848.driver import ConsumerDriver
 from aiokafka_lite.broker.groups.kip848.group import ConsumerGroup
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings, ConsumerMachine
+from aiokafka_lite.broker.groups.modern.driver import ModernDriver
 from aiokafka_lite.broker.groups.offsets import (
     NO_EXPIRY,
     Committer,
@@ -43,6 +45,8 @@ from aiokafka_lite.broker.groups.offsets import (
     OffsetManager,
     OpenTransaction,
 )
+from aiokafka_lite.broker.groups.share.group import ShareGroup
+from aiokafka_lite.broker.groups.share.machine import ShareDriver, ShareMachine, StartedPartitions
 from aiokafka_lite.broker.log.producers import NO_PRODUCER, ProducerIdentity
 from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC
 from aiokafka_lite.errors import (
@@ -50,6 +54,7 @@ from aiokafka_lite.errors import (
     GroupIdNotFound,
     GroupSubscribedToTopicError,
     IllegalGenerationError,
+    InconsistentGroupProtocolError,
     InvalidGroupIdError,
     InvalidSessionTimeoutError,
     NoError,
@@ -60,13 +65,15 @@ from aiokafka_lite.errors import (
     UnknownMemberIdError,
 )
 from aiokafka_lite.protocol.messages.coordinator_records import (
-    ConsumerGroupKey,
     ConsumerGroupMetadataKey,
-    ConsumerGroupValue,
     GroupMetadataKey,
     GroupMetadataValue,
+    ModernGroupKey,
+    ModernGroupValue,
     OffsetCommitKey,
     OffsetCommitValue,
+    ShareGroupKey,
+    ShareGroupMetadataKey,
 )
 from aiokafka_lite.protocol.messages.group_members import (
     ConsumerGroupHeartbeatRequest,
@@ -76,10 +83,15 @@ from aiokafka_lite.protocol.messages.group_members import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from aiokafka_lite.protocol.messages.share import (
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+)
 from aiokafka_lite.protocol.schema import ZERO_UUID
 from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.structs import TopicPartition
 
+Group: TypeAlias = "ClassicGroup | ConsumerGroup | ShareGroup"
 ReplyT = TypeVar("ReplyT", JoinGroupResponse, SyncGroupResponse)
 
 
@@ -94,7 +106,10 @@ class CoordinatorServices(Protocol):
     def config(self) -> BrokerConfig: ...
     @property
     def catalog(self) -> TopicCatalog: ...
+    @property
+    def share_partitions(self) -> StartedPartitions: ...
 
+    def share_group_settings(self, group_id: str) -> ShareGroupSettings: ...
     def consumer_group_settings(self, group_id: str) -> ConsumerGroupSettings: ...
     def partition(self, topic: str, index: int) -> OffsetsLog: ...
 
@@ -150,7 +165,21 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             new_id=self._new_id,
         )
         self._consumers = ConsumerDriver(
-            machine, self.groups, self._append, self._timers.arm, self._became_classic
+            ConsumerGroup,
+            machine,
+            self.groups,
+            self._append,
+            self._timers.arm,
+            self._became_classic,
+        )
+        share_machine = ShareMachine(
+            services.share_group_settings,
+            services.catalog,
+            services.clock,
+            services.share_partitions,
+        )
+        self._shares = ShareDriver(
+            ShareGroup, share_machine, self.groups, self._append, self._timers.arm
         )
         super().__init__(self._log, services.scope)
 
@@ -172,11 +201,11 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
     def _loaded(self, partition: int) -> None:
         for group_id in self._keys_in(partition, self.groups):
             group = self.groups[group_id]
-            if isinstance(group, ConsumerGroup):
-                self._consumers.restored(group)
-            else:
+            if isinstance(group, ClassicGroup):
                 group.restored()
                 self._timers.arm(group)
+            else:
+                self._driver_of(group).restored(group)
 
     def _forget(self, group: Group, error: ErrorType) -> None:
         if isinstance(group, ClassicGroup):
@@ -197,6 +226,8 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         if error is not NoError:
             return join_refusal(error, call.member_id)
         group = self.groups.get(group_id)
+        if isinstance(group, ShareGroup):
+            return join_refusal(InconsistentGroupProtocolError, call.member_id)
         if isinstance(group, ConsumerGroup) and not group.is_empty:
             refused = partial(join_refusal, member_id=call.member_id)
             return self._consumers.ask(group, refused, self._consumers.classic.join, call)
@@ -219,7 +250,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         group = self.groups.get(call.group_id)
         if isinstance(group, ConsumerGroup):
             return self._consumers.ask(group, sync_refusal, self._consumers.classic.sync, call)
-        if group is None:
+        if not isinstance(group, ClassicGroup):
             return sync_refusal(UnknownMemberIdError)
         return await self._parked(group, partial(group.sync, call))
 
@@ -246,7 +277,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             return self._consumers.ask(
                 group, lambda error: error, beat, member_id, instance_id, generation
             )
-        if group is None:
+        if not isinstance(group, ClassicGroup):
             return UnknownMemberIdError
         return group.heartbeat(member_id, instance_id, generation)
 
@@ -261,7 +292,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         if isinstance(group, ConsumerGroup):
             leave = self._consumers.classic.leave
             return self._consumers.ask(group, lambda error: (error, []), leave, leavers)
-        if group is None:
+        if not isinstance(group, ClassicGroup):
             return NoError, [UnknownMemberIdError] * len(leavers)
         errors = group.leave(leavers)
         self._timers.arm(group)
@@ -276,6 +307,15 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             raise error(error.description)
         return self._consumers.heartbeat(beat, client)
 
+    def share_group_heartbeat(
+        self, beat: ShareGroupHeartbeatRequest, client: GroupClient
+    ) -> ShareGroupHeartbeatResponse:
+        """Answer a ShareGroupHeartbeat request, or raise (see `ShareMachine`)."""
+        error = self._check(beat.group_id)
+        if error is not NoError:
+            raise error
+        return self._shares.heartbeat(beat, client)
+
     def expire_session(self, group_id: str, member_id: str) -> None:
         """Expire a member's session now. Raises as `Broker.expire_session`."""
         error = self._check(group_id)
@@ -289,11 +329,11 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             raise GroupIdNotFound(f"there is no group {group_id!r}")
         if not group.has_session(member_id):
             raise UnknownMemberIdError(f"group {group_id!r} has no member {member_id!r}")
-        if isinstance(group, ConsumerGroup):
-            self._consumers.expire_session(group, member_id)
-        else:
+        if isinstance(group, ClassicGroup):
             group.expire_session(member_id)
             self._timers.arm(group)
+        else:
+            self._driver_of(group).expire_session(group, member_id)
 
     # -- committed offsets ---------------------------------------------------------------------
 
@@ -318,7 +358,9 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         error = self.availability(group_id)
         group = self.groups.get(group_id)
         if error is NoError:
-            if isinstance(group, ConsumerGroup):
+            if isinstance(group, ShareGroup):
+                error = GroupIdNotFound
+            elif isinstance(group, ConsumerGroup):
                 partitions = [(item.topic_id, item.tp.partition) for item in offsets]
                 error = group.check_commit(
                     member_id, generation, partitions, knows_epochs=knows_epochs
@@ -346,6 +388,8 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         self, group: Group | None, committer: Committer, offsets: Sequence[OffsetCommitEntry]
     ) -> ErrorType:
         member_id, instance_id, generation = committer
+        if isinstance(group, ShareGroup):
+            return GroupIdNotFound
         if group is None:
             return NoError if generation < 0 else IllegalGenerationError
         if committer.is_unknown or (generation < 0 and group.is_empty):
@@ -392,7 +436,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         if error is not NoError:
             return error, ()
         group = self.groups.get(group_id)
-        if group is None:
+        if group is None or isinstance(group, ShareGroup):
             return GroupIdNotFound, ()
         if isinstance(group, ClassicGroup) and not (group.is_empty or group.is_consumer_group):
             return NonEmptyGroup, ()
@@ -414,6 +458,8 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         """Delete expired offsets, and empty groups without offsets. One group per step."""
         now_ms = self._services.clock()
         for group_id, group in tuple(self.groups.items()):
+            if isinstance(group, ShareGroup):
+                continue
             if self.availability(group_id) is NoError and self.groups.get(group_id) is group:
                 tps = list(self._expired(group, now_ms, retention_ms))
                 self._append(group_id, self.offsets.delete(group_id, tps))
@@ -421,7 +467,9 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
                     self._append(group_id, group.tombstones())
             yield
 
-    def _expired(self, group: Group, now_ms: int, retention_ms: int) -> Iterator[TopicPartition]:
+    def _expired(
+        self, group: ClassicGroup | ConsumerGroup, now_ms: int, retention_ms: int
+    ) -> Iterator[TopicPartition]:
         """Yield partitions with expired offsets (Kafka: OffsetMetadataManager, KIP-211)."""
         for topic, partitions in self.offsets.fetch_all(group.group_id).items():
             if group.is_subscribed_to(topic):
@@ -447,7 +495,10 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             return GroupIdNotFound
         if not group.is_empty:
             return NonEmptyGroup
-        return self._append(group_id, [*self.offsets.delete_group(group_id), *group.tombstones()])
+        error = self._append(group_id, [*self.offsets.delete_group(group_id), *group.tombstones()])
+        if error is NoError and isinstance(group, ShareGroup):
+            self._services.share_partitions.delete_group(group_id)
+        return error
 
     # -- the log -------------------------------------------------------------------------------
 
@@ -488,17 +539,18 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             case GroupMetadataKey(), _:
                 self._end(key.group)
             case _:
-                self._replay_consumer(
-                    cast("ConsumerGroupKey", key), cast("ConsumerGroupValue | None", value)
+                self._replay_modern(
+                    cast("ModernGroupKey", key), cast("ModernGroupValue | None", value)
                 )
 
-    def _replay_consumer(self, key: ConsumerGroupKey, value: ConsumerGroupValue | None) -> None:
+    def _replay_modern(self, key: ModernGroupKey, value: ModernGroupValue | None) -> None:
+        kind = ShareGroup if isinstance(key, ShareGroupKey) else ConsumerGroup
         group = self.groups.get(key.group_id)
-        if not isinstance(group, ConsumerGroup):
+        if not isinstance(group, kind):
             if value is None:
                 return  # compaction may leave tombstones of removed records
-            group = self.groups[key.group_id] = ConsumerGroup(key.group_id)
-        if value is None and isinstance(key, ConsumerGroupMetadataKey):
+            group = self.groups[key.group_id] = kind(key.group_id)
+        if value is None and isinstance(key, ConsumerGroupMetadataKey | ShareGroupMetadataKey):
             self._end(key.group_id)
         else:
             group.replay(key, value)
@@ -517,11 +569,14 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
         self._timers.arm(group)
 
     def _expire(self, group: Group, now: float) -> None:
-        if isinstance(group, ConsumerGroup):
-            self._consumers.expire(group, now)
-        else:
+        if isinstance(group, ClassicGroup):
             group.expire()
             self._timers.arm(group)
+        else:
+            self._driver_of(group).expire(group, now)
+
+    def _driver_of(self, group: ConsumerGroup | ShareGroup) -> ModernDriver[Any, Any]:
+        return self._consumers if isinstance(group, ConsumerGroup) else self._shares
 
     # -- small parts ---------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from aiokafka_lite.broker.topics import (
     GROUP_METADATA_TOPIC,
     INTERNAL_TOPICS,
     NO_LEADER,
+    SHARE_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
     Node,
     Partition,
@@ -86,6 +87,7 @@ _LEGAL_SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0
 # The features of the cluster (KIP-584) and their highest levels. The lowest are 0, for unused.
 FEATURES: Final[Mapping[str, int]] = {
     "group.version": 1,  # KIP-848
+    "share.version": 1,  # KIP-932
     "transaction.version": 2,
 }
 
@@ -168,11 +170,16 @@ FIRST_WITHOUT_MESSAGES: Final = 4
 UNKNOWN_NODE: Final = Node(-1, "", -1)
 
 
+SHARE_PARTITION: Final = 2
+
 # By the type of the key.
 INTERNAL_TOPIC_OF: Final[Mapping[int, str]] = {
     0: GROUP_METADATA_TOPIC,
     1: TRANSACTION_STATE_TOPIC,
+    SHARE_PARTITION: SHARE_STATE_TOPIC,
 }
+# A group, a topic id and a partition.
+_SHARE_KEY: Final = re.compile(r"[^:]+:[\w-]{22}:\d+", re.ASCII)
 
 
 @handler(FindCoordinatorRequest)
@@ -181,8 +188,7 @@ async def find_coordinator(
 ) -> FindCoordinatorResponse:
     """Return the coordinator of each key. The first request creates the internal topic.
 
-    The coordinator is the leader of the key's partition in this topic. Share groups (KIP-932) are
-    answered as by a Kafka without them.
+    The coordinator is the leader of the key's partition in this topic.
     """
     topic = INTERNAL_TOPIC_OF.get(request.key_type)
     error: ErrorType = InvalidRequestError
@@ -194,13 +200,16 @@ async def find_coordinator(
             error = CoordinatorNotAvailableError
     keys = in_slices(request.coordinator_keys)
     return FindCoordinatorResponse(
-        coordinators=[_coordinator(ctx, topic, key, error) async for key in keys]
+        coordinators=[_coordinator(ctx, request.key_type, key, error) async for key in keys]
     )
 
 
-def _coordinator(ctx: RequestContext, topic: str | None, key: str, error: ErrorType) -> Coordinator:
+def _coordinator(ctx: RequestContext, key_type: int, key: str, error: ErrorType) -> Coordinator:
     address = UNKNOWN_NODE
-    if error is NoError and topic is not None:
+    if key_type == SHARE_PARTITION and not _SHARE_KEY.fullmatch(key):
+        error = InvalidRequestError
+    if error is NoError:
+        topic = INTERNAL_TOPIC_OF[key_type]
         node = ctx.cluster.nodes.get(ctx.cluster.catalog.coordinator_of(topic, key))
         if node is None:
             error = CoordinatorNotAvailableError

@@ -7,23 +7,24 @@ from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup, GroupState
-from aiokafka_lite.broker.groups.classic.members import CONSUMER_PROTOCOL_TYPE, GroupClient, Join
+from aiokafka_lite.broker.groups.classic.members import GroupClient, Join
+from aiokafka_lite.broker.groups.coordinator import Group
 from aiokafka_lite.broker.groups.coordinator_log import ErrorType
 from aiokafka_lite.broker.groups.kip848.assignors import ASSIGNORS
-from aiokafka_lite.broker.groups.kip848.driver import Group
 from aiokafka_lite.broker.groups.kip848.group import (
-    JOINING,
-    LEAVING,
     LEAVING_FOR_NOW,
     ConsumerGroup,
     ConsumerGroupMember,
 )
 from aiokafka_lite.broker.groups.kip848.machine import preferred_assignor
+from aiokafka_lite.broker.groups.modern.group import JOINING, LEAVING
 from aiokafka_lite.broker.groups.offsets import (
     NOTHING_COMMITTED,
     Committer,
     OffsetCommitEntry,
 )
+from aiokafka_lite.broker.groups.share.assignor import ASSIGNOR
+from aiokafka_lite.broker.groups.share.group import ShareGroup
 from aiokafka_lite.broker.handlers.base import (
     GROUP_OPERATIONS,
     RequestContext,
@@ -49,6 +50,7 @@ from aiokafka_lite.errors import (
     UnstableOffsetCommitError,
     UnsupportedAssignorError,
 )
+from aiokafka_lite.protocol.messages import share_groups
 from aiokafka_lite.protocol.messages.consumer_group_describe import (
     Assignment,
     ConsumerGroupDescribeRequest,
@@ -95,6 +97,11 @@ from aiokafka_lite.protocol.messages.offsets import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
+from aiokafka_lite.protocol.messages.share import (
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+)
+from aiokafka_lite.protocol.messages.share_groups import ShareGroupDescribeRequest
 from aiokafka_lite.protocol.messages.transactions import (
     FIRST_BY_TOPIC_ID,
     TxnOffsetCommitRequest,
@@ -212,6 +219,37 @@ def _check(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
             f"ServerAssignor {assignor} is not supported. Supported assignors: "
             f"{', '.join(ASSIGNORS)}."
         )
+
+
+MOST_CHARACTERS_OF_MEMBER_IDS: Final = 36
+
+
+@handler(ShareGroupHeartbeatRequest)
+def share_group_heartbeat(
+    ctx: RequestContext, request: ShareGroupHeartbeatRequest
+) -> ShareGroupHeartbeatResponse:
+    refused = ShareGroupHeartbeatResponse(member_id=None)
+    if not 0 < len(request.member_id) <= MOST_CHARACTERS_OF_MEMBER_IDS:
+        refused.error_code = InvalidRequestError.errno
+        return refused
+    with refusing(refused):
+        _check_share(request)
+        client = GroupClient(ctx.client_id or "", ctx.client_host)
+        return ctx.groups.share_group_heartbeat(request, client)
+    return refused
+
+
+def _check_share(request: ShareGroupHeartbeatRequest) -> None:
+    """Refuse contradictory requests, with Kafka's messages (GroupCoordinatorService.java)."""
+    _refuse_if(not request.member_id.strip(), "MemberId can't be empty.")
+    _refuse_if(not request.group_id.strip(), "GroupId can't be empty.")
+    rack_id, epoch = request.rack_id, request.member_epoch
+    _refuse_if(rack_id is not None and not rack_id.strip(), "RackId can't be empty.")
+    _refuse_if(
+        epoch == JOINING and not request.subscribed_topic_names,
+        "SubscribedTopicNames must be set in first request.",
+    )
+    _refuse_if(epoch < LEAVING, "MemberEpoch is invalid.")
 
 
 def _refuse_if(is_wrong: bool, message: str) -> None:
@@ -472,7 +510,6 @@ def offset_delete(ctx: RequestContext, request: OffsetDeleteRequest) -> Steps[Of
 
 
 CLASSIC_TYPE = "classic"
-CONSUMER_TYPE = "consumer"
 
 
 @handler(ListGroupsRequest)
@@ -498,7 +535,7 @@ def _listed(group: Group) -> ListedGroup:
     if isinstance(group, ClassicGroup):
         listed.protocol_type, listed.group_type = group.protocol_type or "", CLASSIC_TYPE
     else:
-        listed.protocol_type, listed.group_type = CONSUMER_PROTOCOL_TYPE, CONSUMER_TYPE
+        listed.protocol_type = listed.group_type = group.type
     return listed
 
 
@@ -561,21 +598,63 @@ def consumer_group_describe(
     group_id: str,
     described: DescribedGroup,
 ) -> None:
+    group = _described_group(ctx, request, group_id, described, ConsumerGroup)
+    if group is None:
+        return
+    described.assignor_name = preferred_assignor(group.members.values())
+    described.members = [_consumer_member(ctx, group, member) for member in group.members.values()]
+
+
+@handles_each(ShareGroupDescribeRequest)
+def share_group_describe(
+    ctx: RequestContext,
+    request: ShareGroupDescribeRequest,
+    group_id: str,
+    described: share_groups.DescribedGroup,
+) -> None:
+    group = _described_group(ctx, request, group_id, described, ShareGroup)
+    if group is None:
+        return
+    described.assignor_name = ASSIGNOR
+    described.members = [
+        share_groups.Member(
+            member_id=member.member_id,
+            rack_id=member.rack_id,
+            member_epoch=member.epoch,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=sorted(member.topic_names),
+            assignment=_assignment(ctx, member.assigned),
+        )
+        for member in group.members.values()
+    ]
+
+
+AnyGroup = TypeVar("AnyGroup", ConsumerGroup, ShareGroup)
+
+
+def _described_group(
+    ctx: RequestContext,
+    request: ConsumerGroupDescribeRequest | ShareGroupDescribeRequest,
+    group_id: str,
+    described: DescribedGroup | share_groups.DescribedGroup,
+    kind: type[AnyGroup],
+) -> AnyGroup | None:
+    """Describe a group without its members. Return None if the description has an error."""
     error = ctx.groups.availability(group_id) if group_id else InvalidGroupIdError
     described.error_code = error.errno
+    if error is not NoError:
+        return None
     group = ctx.groups.groups.get(group_id)
-    if described.error_code:
-        return
-    if not isinstance(group, ConsumerGroup):
-        what = "not found" if group is None else "is not a consumer group"
+    if not isinstance(group, kind):
+        what = "not found" if group is None else f"is not a {kind.type} group"
         raise GroupIdNotFound(f"Group {group_id} {what}.")
     if request.include_authorized_operations:
         described.authorized_operations = GROUP_OPERATIONS
     described.group_state = group.state.value
     described.group_epoch = group.epoch
     described.assignment_epoch = group.target_epoch
-    described.assignor_name = preferred_assignor(group.members.values())
-    described.members = [_consumer_member(ctx, group, member) for member in group.members.values()]
+    return group
 
 
 def _consumer_member(

@@ -199,8 +199,69 @@ ConsumerGroupValue = (
     | ConsumerGroupCurrentMemberAssignmentValue
     | ConsumerGroupRegularExpressionValue
 )
-GroupRecordKey = OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey
-GroupRecordValue = OffsetCommitValue | GroupMetadataValue | ConsumerGroupValue
+
+
+# --- Share groups -----------------------------------------------------------------------------
+class ShareGroupMemberMetadataKey(RecordKey, record_type=10):
+    group_id: str = string("0")
+    member_id: str = string("0")
+
+
+class ShareGroupMemberMetadataValue(Blob, versions="0", flexible="0+"):
+    rack_id: str | None = string("0+", nullable="0+")
+    client_id: str = string("0+")
+    client_host: str = string("0+")
+    subscribed_topic_names: list[str] = array(string, "0+")
+
+
+class ShareGroupMetadataKey(RecordKey, record_type=11):
+    group_id: str = string("0")
+
+
+class ShareGroupMetadataValue(Blob, versions="0", flexible="0+"):
+    epoch: int = int32("0+")
+    metadata_hash: int = int64("0+")
+
+
+class ShareGroupTargetAssignmentMetadataKey(RecordKey, record_type=12):
+    """Its value has the layout of KIP-848 groups, like that of the next key."""
+
+    group_id: str = string("0")
+
+
+class ShareGroupTargetAssignmentMemberKey(RecordKey, record_type=13):
+    group_id: str = string("0")
+    member_id: str = string("0")
+
+
+class ShareGroupCurrentMemberAssignmentKey(RecordKey, record_type=14):
+    group_id: str = string("0")
+    member_id: str = string("0")
+
+
+class ShareGroupCurrentMemberAssignmentValue(Blob, versions="0", flexible="0+"):
+    member_epoch: int = int32("0+")
+    previous_member_epoch: int = int32("0+")
+    state: int = int8("0+")
+    assigned_partitions: list[TopicPartition] = array(TopicPartition, "0+")
+
+
+ShareGroupKey = (
+    ShareGroupMemberMetadataKey
+    | ShareGroupMetadataKey
+    | ShareGroupTargetAssignmentMetadataKey
+    | ShareGroupTargetAssignmentMemberKey
+    | ShareGroupCurrentMemberAssignmentKey
+)
+ModernGroupKey = ConsumerGroupKey | ShareGroupKey
+ModernGroupValue = (
+    ConsumerGroupValue
+    | ShareGroupMemberMetadataValue
+    | ShareGroupMetadataValue
+    | ShareGroupCurrentMemberAssignmentValue
+)
+GroupRecordKey = OffsetCommitKey | GroupMetadataKey | ModernGroupKey
+GroupRecordValue = OffsetCommitValue | GroupMetadataValue | ModernGroupValue
 VALUE_OF: Final[dict[type[GroupRecordKey], type[GroupRecordValue]]] = {
     OffsetCommitKey: OffsetCommitValue,
     GroupMetadataKey: GroupMetadataValue,
@@ -211,6 +272,11 @@ VALUE_OF: Final[dict[type[GroupRecordKey], type[GroupRecordValue]]] = {
     ConsumerGroupTargetAssignmentMemberKey: ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupCurrentMemberAssignmentKey: ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupRegularExpressionKey: ConsumerGroupRegularExpressionValue,
+    ShareGroupMemberMetadataKey: ShareGroupMemberMetadataValue,
+    ShareGroupMetadataKey: ShareGroupMetadataValue,
+    ShareGroupTargetAssignmentMetadataKey: ConsumerGroupTargetAssignmentMetadataValue,
+    ShareGroupTargetAssignmentMemberKey: ConsumerGroupTargetAssignmentMemberValue,
+    ShareGroupCurrentMemberAssignmentKey: ShareGroupCurrentMemberAssignmentValue,
 }
 GROUP_KEY_CLASSES: Final[dict[int, type[GroupRecordKey]]] = {
     0: OffsetCommitKey,

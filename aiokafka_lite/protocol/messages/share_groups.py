@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from aiokafka_lite.protocol.fields import array, boolean, int16, int32, int64, nested, string, uuid
+from aiokafka_lite.protocol.messages.consumer_group_describe import Assignment
 from aiokafka_lite.protocol.schema import Request, Response, Struct
 
 
 # --- ShareGroupDescribe (key 77) --------------------------------------------------------------
-class TopicPartitions(Struct):
-    topic_id: bytes = uuid("0+")
-    topic_name: str = string("0+")
-    partitions: list[int] = array(int32, "0+")
-
-
-class Assignment(Struct):
-    topic_partitions: list[TopicPartitions] = array(TopicPartitions, "0+")
-
-
 class Member(Struct):
     member_id: str = string("0+")
     rack_id: str | None = string("0+", nullable="0+", default=None)

@@ -11,6 +11,7 @@ from typing import TypeVar
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.broker.catalog import TopicCatalog
 from aiokafka_lite.broker.config import BrokerConfig
+from aiokafka_lite.broker.configs import ShareGroupSettings
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.coordinator import GroupCoordinator
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
@@ -139,6 +140,22 @@ class FakeTopics:
         self.catalog.delete(self.catalog.topics[name])
 
 
+class FakeSharePartitions:
+    """Which partitions groups may fetch."""
+
+    def __init__(self) -> None:
+        self.started: set[tuple[str, bytes, int]] = set()
+
+    def start(self, group_id: str, topic_id: bytes, partition: int) -> None:
+        self.started.add((group_id, topic_id, partition))
+
+    def is_started(self, group_id: str, topic_id: bytes, partition: int) -> bool:
+        return (group_id, topic_id, partition) in self.started
+
+    def delete_group(self, group_id: str) -> None:
+        self.started = {each for each in self.started if each[0] != group_id}
+
+
 class Services:
     """What a coordinator asks of its broker; must be made inside a running loop."""
 
@@ -150,6 +167,8 @@ class Services:
             group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=10
         )
         self.consumer_settings = ConsumerGroupSettings()
+        self.share_settings = ShareGroupSettings()
+        self.share_partitions = FakeSharePartitions()
         self.topics = FakeTopics(partitions)
         self.catalog = self.topics.catalog
         self.partition_count = partitions
@@ -160,6 +179,9 @@ class Services:
 
     def consumer_group_settings(self, group_id: str) -> ConsumerGroupSettings:
         return self.consumer_settings
+
+    def share_group_settings(self, group_id: str) -> ShareGroupSettings:
+        return self.share_settings
 
     def partition(self, topic: str, index: int) -> MemoryLog:
         return self.logs.setdefault(index, MemoryLog())

@@ -121,7 +121,7 @@ def test_bytes_are_those_that_kafka_writes(
 
 
 def test_records_of_newer_brokers_are_passed_over() -> None:
-    assert decode_record(b"\x00\x0bwhatever", b"\x00\x00") is None
+    assert decode_record(b"\x00\x0fwhatever", b"\x00\x00") is None
 
 
 @for_each(

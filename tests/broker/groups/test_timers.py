@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from aiokafka_lite.broker.groups.coordinator import GroupTimers
-from aiokafka_lite.broker.groups.kip848.driver import Group
+from aiokafka_lite.broker.groups.coordinator import Group, GroupTimers
 from tests.broker.groups.fakes import run_in_virtual_time
 
 

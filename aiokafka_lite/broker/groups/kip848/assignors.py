@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-# Partitions by topic id.
-Assignment: TypeAlias = Mapping[bytes, frozenset[int]]
+from aiokafka_lite.broker.groups.modern.group import Assignment
+
 ROUNDS: Final = 16
 DEFAULT_ASSIGNOR: Final = "uniform"
 

@@ -10,9 +10,9 @@ import asyncio
 import copy
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.members import (
@@ -24,24 +24,24 @@ from aiokafka_lite.broker.groups.classic.members import (
 )
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord, ErrorType
 from aiokafka_lite.broker.groups.kip848.group import (
-    JOINING,
     NOT_OWNED,
     UNRELEASED,
     UNREVOKED,
     ClassicSide,
     ConsumerGroup,
     ConsumerGroupMember,
-    MemberTimer,
 )
 from aiokafka_lite.broker.groups.kip848.machine import (
+    ConsumerGroupChange,
     ConsumerMachine,
-    GroupChange,
     downgraded,
     encode_assignment,
     owned_by,
     replay,
     upgraded,
 )
+from aiokafka_lite.broker.groups.modern.driver import ModernDriver, new_change
+from aiokafka_lite.broker.groups.modern.group import JOINING, MemberTimer
 from aiokafka_lite.errors import (
     BrokerResponseError,
     GroupIdNotFound,
@@ -69,7 +69,7 @@ from aiokafka_lite.protocol.messages.group_members import (
 class ClassicMembers:
     machine: ConsumerMachine
 
-    def join(self, change: GroupChange, call: Join) -> JoinGroupResponse:
+    def join(self, change: ConsumerGroupChange, call: Join) -> JoinGroupResponse:
         """Answer a JoinGroup request at once. Raises like `ConsumerMachine.heartbeat`."""
         group = change.group
         settings = self.machine.settings_of(group.group_id)
@@ -120,7 +120,7 @@ class ClassicMembers:
             member_id=member_id,
         )
 
-    def sync(self, change: GroupChange, call: SyncGroupRequest) -> SyncGroupResponse:
+    def sync(self, change: ConsumerGroupChange, call: SyncGroupRequest) -> SyncGroupResponse:
         group = change.group
         member, classic = self._identify(
             group, call.member_id, call.group_instance_id, call.generation_id
@@ -146,7 +146,7 @@ class ClassicMembers:
         )
 
     def heartbeat(
-        self, change: GroupChange, member_id: str, instance_id: str | None, generation: int
+        self, change: ConsumerGroupChange, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorType:
         group = change.group
         member, classic = self._identify(group, member_id, instance_id, generation)
@@ -162,7 +162,7 @@ class ClassicMembers:
         return RebalanceInProgressError
 
     def leave(
-        self, change: GroupChange, leavers: Sequence[MemberIdentity]
+        self, change: ConsumerGroupChange, leavers: Sequence[MemberIdentity]
     ) -> tuple[ErrorType, list[ErrorType]]:
         group = change.group
         errors: list[ErrorType] = []
@@ -184,7 +184,9 @@ class ClassicMembers:
 
     # -- small parts ---------------------------------------------------------------------------
 
-    def _member_of(self, change: GroupChange, call: Join, member_id: str) -> ConsumerGroupMember:
+    def _member_of(
+        self, change: ConsumerGroupChange, call: Join, member_id: str
+    ) -> ConsumerGroupMember:
         group = change.group
         if call.instance_id is None:
             return group.members.get(member_id, ConsumerGroupMember(member_id))
@@ -208,11 +210,11 @@ class ClassicMembers:
             )
         return member, member.classic
 
-    def _has_to_join(self, change: GroupChange, member: ConsumerGroupMember) -> None:
+    def _has_to_join(self, change: ConsumerGroupChange, member: ConsumerGroupMember) -> None:
         if (MemberTimer.JOIN, member.member_id) not in change.group.deadlines:
             change.start(MemberTimer.JOIN, member.member_id, member.rebalance_timeout_ms)
 
-    def _downgrade(self, change: GroupChange) -> None:
+    def _downgrade(self, change: ConsumerGroupChange) -> None:
         future = copy.deepcopy(change.group)
         replay(future, change.records)
         change.records += downgraded(future, (), self.machine.catalog, self.machine.clock)
@@ -236,22 +238,12 @@ def _is_waiting(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
     )
 
 
-Group: TypeAlias = "ClassicGroup | ConsumerGroup"
 ReplyT = TypeVar("ReplyT")
 P = ParamSpec("P")
 
-# Delay after a timer whose effect could not be stored.
-RETRY_S = 0.5
-
 
 @dataclass(eq=False)
-class ConsumerDriver:
-    """Only the coordinator writes `groups`, of both protocols, when `append` replays records."""
-
-    machine: ConsumerMachine
-    groups: Mapping[str, Group]
-    append: Callable[[str, Sequence[CoordinatorRecord]], ErrorType]
-    arm: Callable[[ConsumerGroup], None]
+class ConsumerDriver(ModernDriver[ConsumerGroup, ConsumerMachine]):
     became_classic: Callable[[ClassicGroup, bool], None]
     # Groups whose regular expressions will be resolved in the next turn of the loop.
     _resolving: dict[str, None] = field(default_factory=dict, init=False)
@@ -263,12 +255,12 @@ class ConsumerDriver:
         self, beat: ConsumerGroupHeartbeatRequest, client: GroupClient
     ) -> ConsumerGroupHeartbeatResponse:
         if beat.member_epoch < JOINING:
-            change = _change(self._stored(beat.group_id))
+            change = new_change(self._stored(beat.group_id))
             reply = self.machine.leave(change, beat)
         else:
             is_joining = beat.member_epoch == JOINING
             group, records = self._group_for(beat.group_id, is_joining=is_joining)
-            change = _change(group)
+            change = new_change(group)
             change.records += records
             reply = self.machine.heartbeat(change, beat, client)
             if records:
@@ -280,13 +272,13 @@ class ConsumerDriver:
         self,
         group: ConsumerGroup,
         refused: Callable[[ErrorType], ReplyT],
-        method: Callable[Concatenate[GroupChange, P], ReplyT],
+        method: Callable[Concatenate[ConsumerGroupChange, P], ReplyT],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> ReplyT:
         """Answer a request by a method of `classic`, and store the change that it makes."""
-        change = _change(group)
+        change = new_change(group)
         try:
             reply = method(change, *args, **kwargs)
         except BrokerResponseError as error:
@@ -294,46 +286,13 @@ class ConsumerDriver:
         stored = self._store(change)
         return reply if stored is NoError else refused(stored)
 
-    # -- events of a group -----------------------------------------------------------------------
-
-    def expire(self, group: ConsumerGroup, now: float) -> None:
-        timer = min(group.deadlines, key=lambda timer: group.deadlines[timer].at)
-        deadline = group.deadlines.pop(timer)
-        change = _change(group)
-        self.machine.expire(change, timer[1], deadline)
-        if self._store(change) is not NoError:
-            group.deadlines[timer] = deadline._replace(at=now + RETRY_S)
-            self.arm(group)
-
-    def expire_session(self, group: ConsumerGroup, member_id: str) -> None:
-        change = _change(group)
-        self.machine.fence(change, [member_id])
-        self._store_or_raise(change)
-
-    def restored(self, group: ConsumerGroup) -> None:
-        change = _change(group)
-        self.machine.restored(change)
-        self._store(change)
-
-    def _stored(self, group_id: str) -> ConsumerGroup:
-        group = self.groups.get(group_id)
-        if group is None:
-            raise GroupIdNotFound(f"Group {group_id} not found.")
-        if not isinstance(group, ConsumerGroup):
-            raise GroupIdNotFound(f"Group {group_id} is not a consumer group.")
-        return group
-
     def _group_for(
         self, group_id: str, *, is_joining: bool
     ) -> tuple[ConsumerGroup, list[CoordinatorRecord]]:
         """Return a member's group, with the records that convert a group of the other protocol."""
         group = self.groups.get(group_id)
-        if isinstance(group, ConsumerGroup):
-            return group, []
-        if not is_joining:
-            if group is None:
-                raise GroupIdNotFound(f"Consumer group {group_id} not found.")
-            raise GroupIdNotFound(f"Group {group_id} is not a consumer group.")
+        if not is_joining or not isinstance(group, ClassicGroup | None):
+            return self._stored(group_id, "Consumer group"), []
         if group is None:
             return ConsumerGroup(group_id), []
         if group.is_empty:
@@ -355,38 +314,18 @@ class ConsumerDriver:
             )
         return upgraded(group, self.machine.catalog)
 
-    def _start_classic_sessions(self, change: GroupChange) -> None:
+    def _start_classic_sessions(self, change: ConsumerGroupChange) -> None:
         for member in change.group.members.values():
             timer = (MemberTimer.SESSION, member.member_id)
             if member.classic is not None and timer not in change.deadlines:
                 change.start(*timer, member.classic.session_timeout_ms)
 
-    # -- changes -------------------------------------------------------------------------------
-
-    def _store_or_raise(self, change: GroupChange) -> None:
-        error = self._store(change)
-        if error is not NoError:
-            group_id = change.group.group_id
-            raise error(f"the broker could not store the new state of group {group_id!r}")
-
-    def _store(self, change: GroupChange) -> ErrorType:
-        """Store a change's records. Its timers are set only if that succeeds."""
-        group_id = change.group.group_id
-        error = self.append(group_id, change.records)
+    def _store(self, change: ConsumerGroupChange) -> ErrorType:
+        error, group_id = super()._store(change), change.group.group_id
         group = self.groups.get(group_id)
         if error is NoError and isinstance(group, ClassicGroup):
             self.became_classic(group, change.must_rebalance)
-        if error is not NoError or not isinstance(group, ConsumerGroup):
-            return error
-        for timer, deadline in change.deadlines.items():
-            if deadline is None:
-                group.deadlines.pop(timer, None)
-            else:
-                group.deadlines[timer] = deadline
-        if change.metadata_version is not None:
-            group.metadata_version = change.metadata_version
-        self.arm(group)
-        if change.must_resolve and group_id not in self._resolving:
+        elif error is NoError and change.must_resolve and group_id not in self._resolving:
             # After the response, as in Kafka, which resolves in another thread.
             self._resolving[group_id] = None
             asyncio.get_running_loop().call_soon(self._resolve, group_id)
@@ -396,10 +335,6 @@ class ConsumerDriver:
         del self._resolving[group_id]
         group = self.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
-            change = _change(group)
+            change = new_change(group)
             self.machine.resolve(change)
             self._store(change)
-
-
-def _change(group: ConsumerGroup) -> GroupChange:
-    return GroupChange(group, asyncio.get_running_loop().time())

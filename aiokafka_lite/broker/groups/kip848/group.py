@@ -31,7 +31,13 @@ from typing import Final, NamedTuple, TypeAlias
 
 from aiokafka_lite.broker.groups.classic.members import Protocols
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord, ErrorType
-from aiokafka_lite.broker.groups.kip848.assignors import Assignment
+from aiokafka_lite.broker.groups.modern.group import (
+    Assignment,
+    ModernGroup,
+    ModernMember,
+    RecordKinds,
+    in_java_order,
+)
 from aiokafka_lite.errors import (
     FencedMemberEpochError,
     IllegalGenerationError,
@@ -42,9 +48,7 @@ from aiokafka_lite.errors import (
 )
 from aiokafka_lite.protocol.messages import coordinator_records as stored
 
-# Epochs with a special meaning.
-JOINING: Final = 0
-LEAVING: Final = -1
+# A special epoch.
 LEAVING_FOR_NOW: Final = -2
 NOT_OWNED: Final = -1
 
@@ -78,19 +82,12 @@ class ClassicSide:
 
 
 @dataclass(frozen=True)
-class ConsumerGroupMember:
-    """One member. Every change makes a new object. Without a regex, `topic_regex` is "" or None."""
+class ConsumerGroupMember(ModernMember):
+    """One member. Without a regex, `topic_regex` is "" or None."""
 
-    member_id: str
-    epoch: int = JOINING
-    previous_epoch: int = -1
     state: ConsumerGroupMemberState = STABLE
     instance_id: str | None = None
-    rack_id: str | None = None
     rebalance_timeout_ms: int = -1
-    client_id: str = ""
-    client_host: str = ""
-    topic_names: frozenset[str] = frozenset()
     topic_regex: str | None = ""
     server_assignor: str | None = None
     assigned: PartitionEpochs = field(default_factory=dict)
@@ -110,12 +107,6 @@ class ConsumerGroupMember:
         if found is None:
             found = self.pending_revocation.get(topic_id, {}).get(partition)
         return found
-
-    def changed_to(self, **attributes: object) -> ConsumerGroupMember:
-        """Return this member if it has these attributes, otherwise a new object with them."""
-        if all(getattr(self, name) == value for name, value in attributes.items()):
-            return self
-        return dataclasses.replace(self, **attributes)  # type: ignore[arg-type]
 
     def left_for_now(self) -> ConsumerGroupMember:
         kept = {topic: dict.fromkeys(held, 0) for topic, held in self.assigned.items()}
@@ -233,36 +224,11 @@ def _owns_any(owned: Owned, partitions: PartitionEpochs) -> bool:
     )
 
 
-FIRST_EPOCH: Final = 1
-
-
-# In the order in which they are removed.
-_KEYS_OF_MEMBERS: Final = (
-    stored.ConsumerGroupCurrentMemberAssignmentKey,
-    stored.ConsumerGroupTargetAssignmentMemberKey,
-    stored.ConsumerGroupMemberMetadataKey,
-)
-
-
 class ConsumerGroupState(enum.Enum):
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
     RECONCILING = "Reconciling"
     STABLE = "Stable"
-
-
-class MemberTimer(enum.Enum):
-    SESSION = enum.auto()  # to send a request
-    REBALANCE = enum.auto()  # to revoke partitions
-    JOIN = enum.auto()  # a classic member, to join again
-    SYNC = enum.auto()  # a classic member, to fetch its assignment
-
-
-class Deadline(NamedTuple):
-    """A deadline in seconds of the driver's clock. Applies only in `epoch`, if given."""
-
-    at: float
-    epoch: int | None = None
 
 
 class ResolvedRegex(NamedTuple):
@@ -273,23 +239,22 @@ class ResolvedRegex(NamedTuple):
     timestamp_ms: int
 
 
-class ConsumerGroup:
-    """Only the driver writes deadlines and metadata_version."""
+class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
+    type = "consumer"
+    kinds = RecordKinds(
+        stored.ConsumerGroupMetadataKey,
+        stored.ConsumerGroupMetadataValue,
+        stored.ConsumerGroupMemberMetadataKey,
+        stored.ConsumerGroupTargetAssignmentMetadataKey,
+        stored.ConsumerGroupTargetAssignmentMemberKey,
+        stored.ConsumerGroupCurrentMemberAssignmentKey,
+    )
 
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.epoch = FIRST_EPOCH
-        self.metadata_hash = 0
-        self.members: dict[str, ConsumerGroupMember] = {}
-        self.target_epoch = FIRST_EPOCH
-        self.target_timestamp_ms = 0
-        self.targets: dict[str, Assignment] = {}
+        super().__init__(group_id)
         self.regexes: dict[str, ResolvedRegex] = {}
         # A record of brokers before 4.1, removed with the next change.
         self.has_partition_metadata_record = False
-        self.deadlines: dict[tuple[MemberTimer, str], Deadline] = {}
-        # Topics version to which `metadata_hash` was compared.
-        self.metadata_version: int | None = None
         # Indexes over the members.
         self._static_ids: dict[str, str] = {}
         self._held_in: dict[tuple[bytes, int], int] = {}
@@ -303,13 +268,6 @@ class ConsumerGroup:
         if all(member.is_reconciled_to(self.target_epoch) for member in self.members.values()):
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.members
-
-    def next_deadline(self) -> float | None:
-        return min((deadline.at for deadline in self.deadlines.values()), default=None)
 
     def check_commit(
         self,
@@ -337,9 +295,6 @@ class ConsumerGroup:
                 return stale
         return NoError
 
-    def has_session(self, member_id: str) -> bool:
-        return member_id in self.members
-
     def check_fetch(self, member_id: str | None, epoch: int) -> ErrorType:
         if member_id is None and epoch < 0:
             return NoError
@@ -364,14 +319,10 @@ class ConsumerGroup:
         known = self.static_member(member.instance_id)
         return self.targets.get(member.member_id if known is None else known.member_id, {})
 
-    def is_subscribed_to(self, topic: str) -> bool:
-        return any(topic in self.topics_of(member) for member in self.members.values())
-
     def retention_start_ms(self, committed: stored.OffsetCommitValue) -> int:
         return committed.commit_timestamp
 
     def topics_of(self, member: ConsumerGroupMember) -> frozenset[str]:
-        """Return the topic names of a member's subscription, including topics that do not exist."""
         resolved = self.regexes.get(member.topic_regex or "")
         return member.topic_names if resolved is None else member.topic_names | resolved.topics
 
@@ -382,10 +333,7 @@ class ConsumerGroup:
         changed: ConsumerGroupMember | None = None,
         regexes: Mapping[str, ResolvedRegex] | None = None,
     ) -> frozenset[str]:
-        gone = {*without}
-        members = [member for member in self.members.values() if member.member_id not in gone]
-        if changed is not None:
-            members = [m for m in members if m.member_id != changed.member_id] + [changed]
+        members = self.members_after(without=without, changed=changed)
         resolved = self.regexes if regexes is None else regexes
         names = set[str]().union(*(member.topic_names for member in members))
         for regex in dict.fromkeys(m.topic_regex for m in members if m.topic_regex):
@@ -398,42 +346,17 @@ class ConsumerGroup:
 
     # -- the log -------------------------------------------------------------------------------
 
-    def replay(self, key: stored.ConsumerGroupKey, value: stored.ConsumerGroupValue | None) -> None:
+    def replay(self, key: stored.ModernGroupKey, value: stored.ModernGroupValue | None) -> None:
         match key, value:
-            case stored.ConsumerGroupMetadataKey(), stored.ConsumerGroupMetadataValue():
-                self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
             case stored.ConsumerGroupPartitionMetadataKey(), _:
                 self.has_partition_metadata_record = value is not None
             case stored.ConsumerGroupMemberMetadataKey(), stored.ConsumerGroupMemberMetadataValue():
                 self._replay_member(key.member_id, value)
-            case stored.ConsumerGroupMemberMetadataKey(), None:
-                self._remove(key.member_id)
-            case (
-                stored.ConsumerGroupTargetAssignmentMetadataKey(),
-                stored.ConsumerGroupTargetAssignmentMetadataValue(),
-            ):
-                self.target_epoch = value.assignment_epoch
-                self.target_timestamp_ms = value.assignment_timestamp
-            case (
-                stored.ConsumerGroupTargetAssignmentMemberKey(),
-                stored.ConsumerGroupTargetAssignmentMemberValue(),
-            ):
-                self.targets[key.member_id] = {
-                    topic.topic_id: frozenset(topic.partitions) for topic in value.topic_partitions
-                }
-            case stored.ConsumerGroupTargetAssignmentMemberKey(), None:
-                self.targets.pop(key.member_id, None)
             case (
                 stored.ConsumerGroupCurrentMemberAssignmentKey(),
                 stored.ConsumerGroupCurrentMemberAssignmentValue(),
             ):
                 self._replay_assignment(key.member_id, value)
-            case (
-                stored.ConsumerGroupTargetAssignmentMetadataKey()
-                | stored.ConsumerGroupCurrentMemberAssignmentKey(),
-                None,
-            ):
-                pass  # the end of the group, or of the member, follows
             case (
                 stored.ConsumerGroupRegularExpressionKey(),
                 stored.ConsumerGroupRegularExpressionValue(),
@@ -444,10 +367,7 @@ class ConsumerGroup:
             case stored.ConsumerGroupRegularExpressionKey(), None:
                 self.regexes.pop(key.regular_expression, None)
             case _:
-                raise TypeError(
-                    f"a group's record has a key of type {type(key).__name__}, "
-                    f"but a value of type {type(value).__name__}"
-                )
+                super().replay(key, value)
 
     def _replay_member(
         self, member_id: str, value: stored.ConsumerGroupMemberMetadataValue
@@ -493,7 +413,7 @@ class ConsumerGroup:
 
     def _put(self, member: ConsumerGroupMember) -> None:
         self._release(self.members.get(member.member_id))
-        self.members[member.member_id] = member
+        super()._put(member)
         if member.instance_id is not None:
             self._static_ids[member.instance_id] = member.member_id
         for tp in _partitions(member):
@@ -501,7 +421,8 @@ class ConsumerGroup:
             self._held_in[tp] = max(member.epoch, self._held_in.get(tp, member.epoch))
 
     def _remove(self, member_id: str) -> None:
-        member = self.members.pop(member_id, None)
+        member = self.members.get(member_id)
+        super()._remove(member_id)
         self._release(member)
         instance_id = None if member is None else member.instance_id
         # A successor may have the instance id already.
@@ -514,19 +435,7 @@ class ConsumerGroup:
                 if self._held_in.get(tp) == member.epoch:
                     del self._held_in[tp]
 
-    # -- its records (Kafka: GroupCoordinatorRecordHelpers.java) --------------------------------
-
-    def _record(
-        self,
-        kind: Callable[..., stored.ConsumerGroupKey],
-        value: stored.ConsumerGroupValue | None,
-        **ids: str,
-    ) -> CoordinatorRecord:
-        return CoordinatorRecord(kind(group_id=self.group_id, **ids), value)
-
-    def epoch_record(self, epoch: int, metadata_hash: int) -> CoordinatorRecord:
-        value = stored.ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash)
-        return self._record(stored.ConsumerGroupMetadataKey, value)
+    # -- its records ---------------------------------------------------------------------------
 
     def partition_metadata_tombstone(self) -> CoordinatorRecord:
         """Remove a record of brokers before 4.1."""
@@ -538,7 +447,7 @@ class ConsumerGroup:
             rack_id=member.rack_id,
             client_id=member.client_id,
             client_host=member.client_host,
-            subscribed_topic_names=_in_java_order(member.topic_names),
+            subscribed_topic_names=in_java_order(member.topic_names),
             subscribed_topic_regex=member.topic_regex,
             rebalance_timeout_ms=member.rebalance_timeout_ms,
             server_assignor=member.server_assignor,
@@ -554,23 +463,6 @@ class ConsumerGroup:
         return self._record(
             stored.ConsumerGroupMemberMetadataKey, value, member_id=member.member_id
         )
-
-    def target_record(self, member_id: str, target: Assignment) -> CoordinatorRecord:
-        value = stored.ConsumerGroupTargetAssignmentMemberValue(
-            topic_partitions=[
-                stored.TopicPartition(topic_id=topic_id, partitions=sorted(partitions))
-                for topic_id, partitions in target.items()
-            ]
-        )
-        return self._record(
-            stored.ConsumerGroupTargetAssignmentMemberKey, value, member_id=member_id
-        )
-
-    def target_epoch_record(self, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
-        value = stored.ConsumerGroupTargetAssignmentMetadataValue(
-            assignment_epoch=epoch, assignment_timestamp=timestamp_ms
-        )
-        return self._record(stored.ConsumerGroupTargetAssignmentMetadataKey, value)
 
     def assignment_record(self, member: ConsumerGroupMember) -> CoordinatorRecord:
         value = stored.ConsumerGroupCurrentMemberAssignmentValue(
@@ -589,7 +481,7 @@ class ConsumerGroup:
         value = None
         if resolved is not None:
             value = stored.ConsumerGroupRegularExpressionValue(
-                topics=_in_java_order(resolved.topics),
+                topics=in_java_order(resolved.topics),
                 version=resolved.version,
                 timestamp=resolved.timestamp_ms,
             )
@@ -597,22 +489,10 @@ class ConsumerGroup:
             stored.ConsumerGroupRegularExpressionKey, value, regular_expression=regex
         )
 
-    def member_tombstones(self, member_id: str) -> list[CoordinatorRecord]:
-        """Remove a member, the latest record first."""
-        return [self._record(kind, None, member_id=member_id) for kind in _KEYS_OF_MEMBERS]
-
-    def tombstones(self) -> list[CoordinatorRecord]:
-        """Remove all records of a group, in Kafka's order."""
-        of_members = [self.member_tombstones(member_id) for member_id in self.members]
-        current, target, metadata = ([each[place] for each in of_members] for place in range(3))
+    def _other_tombstones(self) -> list[CoordinatorRecord]:
         return [
-            *current,
-            *target,
-            self._record(stored.ConsumerGroupTargetAssignmentMetadataKey, None),
-            *metadata,
             *(self.regex_record(regex, None) for regex in self.regexes),
             self.partition_metadata_tombstone(),
-            self._record(stored.ConsumerGroupMetadataKey, None),
         ]
 
 
@@ -643,10 +523,3 @@ def _topic_partitions(assigned: PartitionEpochs) -> list[stored.TopicPartitions]
         )
         for topic_id, held in assigned.items()
     ]
-
-
-def _in_java_order(texts: Collection[str]) -> list[str]:
-    """Sort like Java's String.compareTo, by UTF-16 units."""
-    if "".join(texts).isascii():  # the same order, in a fifth of the time
-        return sorted(texts)
-    return sorted(texts, key=lambda text: text.encode("utf-16-be", "surrogatepass"))

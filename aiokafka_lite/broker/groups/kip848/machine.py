@@ -1,9 +1,4 @@
-"""The requests of KIP-848 groups, without I/O (Kafka: GroupMetadataManager.java).
-
-Methods fill a `GroupChange`. The group changes only when the driver has stored the records
-and replays them. Each heartbeat stores the member's new subscription, bumps the group's epoch if
-the subscription or the topics changed, computes a target assignment for the new epoch, and moves
-this member one step towards its target.
+"""The requests of KIP-848 groups, without I/O. See `ModernMachine` for the steps of a heartbeat.
 
 A classic group becomes a KIP-848 group when the first member of the consumer protocol joins, and a
 classic group again when the last one leaves (Kafka: ConsumerGroup.fromClassicGroup,
@@ -13,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, cast
+from dataclasses import dataclass
+from typing import Final, TypeAlias, cast
 
 from aiokafka_lite.broker.catalog import TopicCatalog
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
@@ -34,25 +29,24 @@ from aiokafka_lite.broker.groups.kip848.assignors import (
     MemberSpec,
 )
 from aiokafka_lite.broker.groups.kip848.group import (
-    JOINING,
     LEAVING_FOR_NOW,
     UNREVOKED,
     ClassicSide,
     ConsumerGroup,
     ConsumerGroupMember,
-    Deadline,
     MemberTarget,
-    MemberTimer,
     Owned,
     PartitionEpochs,
     ResolvedRegex,
     reconcile,
 )
+from aiokafka_lite.broker.groups.modern import group as modern
+from aiokafka_lite.broker.groups.modern.group import JOINING, MemberTimer
+from aiokafka_lite.broker.groups.modern.machine import GroupChange, ModernMachine
 from aiokafka_lite.errors import (
     FencedInstanceIdError,
     FencedMemberEpochError,
     GroupIdNotFound,
-    GroupMaxSizeReachedError,
     InvalidRegularExpressionError,
     KafkaError,
     UnknownMemberIdError,
@@ -92,41 +86,17 @@ class ConsumerGroupSettings:
     classic_max_size: int = 2**31 - 1  # group.max.size, for groups that become classic
 
 
-@dataclass
-class GroupChange:
-    """The outcome of a request to a group."""
-
-    group: ConsumerGroup
-    now: float
-    records: list[CoordinatorRecord] = field(default_factory=list)
-    # Timers to set, or to stop (None), by timer and member id.
-    deadlines: dict[tuple[MemberTimer, str], Deadline | None] = field(default_factory=dict)
-    # Topics version that the stored hash matches, None if unchanged.
-    metadata_version: int | None = None
-    must_resolve: bool = False  # the group's regular expressions must be resolved next
-    must_rebalance: bool = False  # the records make the group a classic one, which must rebalance
-
-    def start(
-        self, timer: MemberTimer, member_id: str, timeout_ms: int, epoch: int | None = None
-    ) -> None:
-        self.deadlines[timer, member_id] = Deadline(self.now + timeout_ms / 1000, epoch)
-
-    def stop(self, member_id: str, *timers: MemberTimer) -> None:
-        for timer in timers:
-            self.deadlines[timer, member_id] = None
+ConsumerGroupChange: TypeAlias = GroupChange[ConsumerGroup]
 
 
 @dataclass(eq=False)
-class ConsumerMachine:
-    settings_of: Callable[[str], ConsumerGroupSettings]
-    catalog: TopicCatalog
-    clock: Callable[[], int]
+class ConsumerMachine(ModernMachine[ConsumerGroup, ConsumerGroupMember, ConsumerGroupSettings]):
     new_id: Callable[[], str]
 
     # -- requests ------------------------------------------------------------------------------
 
     def heartbeat(
-        self, change: GroupChange, beat: ConsumerGroupHeartbeatRequest, client: GroupClient
+        self, change: ConsumerGroupChange, beat: ConsumerGroupHeartbeatRequest, client: GroupClient
     ) -> ConsumerGroupHeartbeatResponse:
         """Answer a member that joins (epoch 0) or stays. Raises the error of its response."""
         self.check_room(change.group, beat.member_id)
@@ -146,18 +116,17 @@ class ConsumerMachine:
         changed = {name: value for name, value in given.items() if value is not None}
         updated = member.changed_to(**changed, classic=None)
         updated = self.advance(change, member, updated, _owned(beat))
-        settings = self.settings_of(change.group.group_id)
-        change.start(MemberTimer.SESSION, member_id, settings.session_timeout_ms)
+        self.start_session(change, member_id)
         is_new = beat.member_epoch == JOINING or member.assigned != updated.assigned
         return ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=updated.epoch,
-            heartbeat_interval_ms=settings.heartbeat_interval_ms,
+            heartbeat_interval_ms=self.settings_of(change.group.group_id).heartbeat_interval_ms,
             assignment=_assignment(updated.assigned) if is_new or _is_full(beat) else None,
         )
 
     def leave(
-        self, change: GroupChange, beat: ConsumerGroupHeartbeatRequest
+        self, change: ConsumerGroupChange, beat: ConsumerGroupHeartbeatRequest
     ) -> ConsumerGroupHeartbeatResponse:
         """Remove a member. A static member with epoch -2 keeps its place for a session."""
         member = self.identify(change.group, beat.member_id, beat.instance_id)
@@ -170,7 +139,7 @@ class ConsumerMachine:
             member_id=beat.member_id, member_epoch=beat.member_epoch
         )
 
-    def fence(self, change: GroupChange, member_ids: Sequence[str]) -> None:
+    def fence(self, change: ConsumerGroupChange, member_ids: Sequence[str]) -> None:
         """Remove members. If only classic members remain, the group becomes a classic group."""
         group = change.group
         if self.can_downgrade(group, member_ids):
@@ -179,14 +148,12 @@ class ConsumerMachine:
             return
         if not member_ids:
             return
-        for member_id in member_ids:
-            change.records += group.member_tombstones(member_id)
-            change.stop(member_id, *MemberTimer)
+        self.remove(change, member_ids)
         left = [m for m in group.members.values() if m.member_id not in member_ids]
         unused = group.regex_users().keys() - {member.topic_regex for member in left}
         change.records += [group.regex_record(regex, None) for regex in sorted(unused)]
-        new_hash = self.catalog.metadata_hash(group.topics_of_all(without=member_ids))
-        change.records.append(group.epoch_record(group.epoch + 1, new_hash))
+        names = group.topics_of_all(without=member_ids)
+        self.follow_topics(change, names, must_bump=True)
 
     def can_downgrade(
         self, group: ConsumerGroup, leaving: Sequence[str], *, joining: int = 0
@@ -200,18 +167,12 @@ class ConsumerMachine:
             and all(member.is_classic for member in left)
         )
 
-    def expire(self, change: GroupChange, member_id: str, deadline: Deadline) -> None:
-        member = change.group.members.get(member_id)
-        if member is not None and deadline.epoch in (None, member.epoch):
-            self.fence(change, [member_id])
-
-    def restored(self, change: GroupChange) -> None:
-        settings = self.settings_of(change.group.group_id)
+    def restored(self, change: ConsumerGroupChange) -> None:
+        super().restored(change)
         for member in change.group.members.values():
-            change.start(MemberTimer.SESSION, member.member_id, settings.session_timeout_ms)
             self._time_revocation(change, member)
 
-    def resolve(self, change: GroupChange) -> None:
+    def resolve(self, change: ConsumerGroupChange) -> None:
         group = change.group
         resolved = dict(group.regexes)
         found_at_ms, version = self.clock(), self.catalog.version
@@ -223,23 +184,25 @@ class ConsumerMachine:
             has_changed |= topics != (known.topics if known is not None else frozenset())
             resolved[regex] = ResolvedRegex(topics, version, found_at_ms)
             change.records.append(group.regex_record(regex, resolved[regex]))
-        new_hash = self.catalog.metadata_hash(group.topics_of_all(regexes=resolved))
-        if has_changed or new_hash != group.metadata_hash:
-            change.records.append(group.epoch_record(group.epoch + 1, new_hash))
-            change.metadata_version = version
+        names = group.topics_of_all(regexes=resolved)
+        self.follow_topics(change, names, must_bump=has_changed)
 
     # -- the steps of a heartbeat --------------------------------------------------------------
 
     def advance(
         self,
-        change: GroupChange,
+        change: ConsumerGroupChange,
         member: ConsumerGroupMember,
         updated: ConsumerGroupMember,
         owned: Owned,
     ) -> ConsumerGroupMember:
         group = change.group
         group_epoch, has_new_subscription = self._subscribe(change, member, updated)
-        target_epoch, partitions = self._compute_target(change, group_epoch, updated)
+        former = group.static_member(updated.instance_id)
+        replaced = former.member_id if former and former.member_id != updated.member_id else ""
+        target_epoch, partitions = self.compute_target(
+            change, group_epoch, updated, without=replaced
+        )
         target = MemberTarget(
             target_epoch,
             partitions,
@@ -253,7 +216,7 @@ class ConsumerMachine:
         return reconciled
 
     def _subscribe(
-        self, change: GroupChange, member: ConsumerGroupMember, updated: ConsumerGroupMember
+        self, change: ConsumerGroupChange, member: ConsumerGroupMember, updated: ConsumerGroupMember
     ) -> tuple[int, bool]:
         """Store the member's subscription. Return the group's epoch, and whether topics changed."""
         group = change.group
@@ -269,17 +232,13 @@ class ConsumerMachine:
             names = group.topics_of_all(
                 without=() if former is None else [former.member_id], changed=updated
             )
-            new_hash = self.catalog.metadata_hash(names)
-            if must_bump or new_hash != group.metadata_hash:
-                epoch += 1
-                change.records.append(group.epoch_record(epoch, new_hash))
-            change.metadata_version = self.catalog.version
+            epoch = self.follow_topics(change, names, must_bump=must_bump)
             if group.has_partition_metadata_record:
                 change.records.append(group.partition_metadata_tombstone())
         return epoch, has_new_names or has_new_regex
 
     def _subscribe_to_regex(
-        self, change: GroupChange, member: ConsumerGroupMember, updated: ConsumerGroupMember
+        self, change: ConsumerGroupChange, member: ConsumerGroupMember, updated: ConsumerGroupMember
     ) -> bool:
         """Update the group's regular expressions. Return whether the member's matches are known."""
         group = change.group
@@ -307,21 +266,9 @@ class ConsumerMachine:
         change.must_resolve = must_refresh or not are_all_resolved
         return is_resolved
 
-    def _compute_target(
-        self, change: GroupChange, epoch: int, updated: ConsumerGroupMember
-    ) -> tuple[int, dict[bytes, frozenset[int]]]:
-        """Return the target's epoch and the member's part. May compute a new target."""
-        group = change.group
-        interval_ms = self.settings_of(group.group_id).assignment_interval_ms
-        now_ms = self.clock()
-        # False if the clock was set back.
-        is_too_early = 0 <= now_ms - group.target_timestamp_ms < interval_ms
-        if group.target_epoch >= epoch or is_too_early:
-            return group.target_epoch, dict(group.target_of(updated))
-        former = group.static_member(updated.instance_id)
-        members = {**group.members, updated.member_id: updated}
-        if former is not None and former.member_id != updated.member_id:
-            del members[former.member_id]
+    def _assign(
+        self, group: ConsumerGroup, members: Mapping[str, ConsumerGroupMember]
+    ) -> Mapping[str, modern.Assignment]:
         specs = {
             member_id: MemberSpec(
                 self.catalog.topic_ids(group.topics_of(member)),
@@ -335,34 +282,16 @@ class ConsumerMachine:
             topic = self.catalog.by_id(topic_id)
             if topic is not None:
                 counts[topic_id] = topic.partition_count
-        assign = ASSIGNORS[preferred_assignor(members.values())]
-        assigned = assign(GroupSpec(specs, counts))
-        for member_id in members:
-            if group.targets.get(member_id) != assigned[member_id]:
-                change.records.append(group.target_record(member_id, assigned[member_id]))
-        change.records.append(group.target_epoch_record(epoch, now_ms))
-        return epoch, dict(assigned[updated.member_id])
+        return ASSIGNORS[preferred_assignor(members.values())](GroupSpec(specs, counts))
 
     # -- members -------------------------------------------------------------------------------
-
-    def check_room(self, group: ConsumerGroup, member_id: str) -> None:
-        max_size = self.settings_of(group.group_id).max_size
-        if len(group.members) >= max_size and member_id not in group.members:
-            raise GroupMaxSizeReachedError(
-                f"The consumer group has reached its maximum capacity of {max_size} members."
-            )
 
     def identify(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None
     ) -> ConsumerGroupMember:
         """Return a member. A static member must be the latest of its instance id."""
         if instance_id is None:
-            member = group.members.get(member_id)
-            if member is None:
-                raise UnknownMemberIdError(
-                    f"Member {member_id} is not a member of group {group.group_id}."
-                )
-            return member
+            return self.known_member(group, member_id)
         member = group.static_member(instance_id)
         if member is None:
             raise UnknownMemberIdError(f"Instance id {instance_id} is unknown.")
@@ -374,12 +303,11 @@ class ConsumerMachine:
         return member
 
     def replace_static(
-        self, change: GroupChange, former: ConsumerGroupMember, member_id: str
+        self, change: ConsumerGroupChange, former: ConsumerGroupMember, member_id: str
     ) -> ConsumerGroupMember:
         group = change.group
         member = former.under_new_id(member_id)
-        change.records += group.member_tombstones(former.member_id)
-        change.stop(former.member_id, *MemberTimer)
+        self.remove(change, [former.member_id])
         change.records += [
             group.member_record(member),
             group.target_record(member_id, group.targets.get(former.member_id, {})),
@@ -388,7 +316,7 @@ class ConsumerMachine:
         return member
 
     def _member_of(
-        self, change: GroupChange, beat: ConsumerGroupHeartbeatRequest, member_id: str
+        self, change: ConsumerGroupChange, beat: ConsumerGroupHeartbeatRequest, member_id: str
     ) -> ConsumerGroupMember:
         group = change.group
         if beat.member_epoch != JOINING:
@@ -405,7 +333,7 @@ class ConsumerMachine:
             )
         return self.replace_static(change, former, member_id)
 
-    def _time_revocation(self, change: GroupChange, member: ConsumerGroupMember) -> None:
+    def _time_revocation(self, change: ConsumerGroupChange, member: ConsumerGroupMember) -> None:
         """Start the rebalance timeout of a member that must revoke partitions, or stop it."""
         if member.is_classic:
             return

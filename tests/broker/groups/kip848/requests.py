@@ -8,11 +8,6 @@ from typing import TypedDict
 
 from typing_extensions import Unpack
 
-from aiokafka_lite.protocol.messages.configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
 from aiokafka_lite.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     DescribedGroup,
@@ -22,11 +17,9 @@ from aiokafka_lite.protocol.messages.group_members import (
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
-from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.support.cluster import KafkaHandle
 from tests.support.group_requests import GroupRequests
 
-GROUP_RESOURCE = 32
 Held = Mapping[bytes, Sequence[int]]
 
 
@@ -134,22 +127,6 @@ class ConsumerGroupRequests(GroupRequests):
         async with self.kafka.raw() as client:
             return await client.request(request, version)
 
-    async def assign_at_once(self) -> None:
-        """Have a real Kafka compute assignments whenever there is a reason to (KIP-1263)."""
-        setting = AlterableConfig(
-            name="consumer.assignment.interval.ms", config_operation=0, value="0"
-        )
-        request = IncrementalAlterConfigsRequest(
-            resources=[
-                AlterConfigsResource(
-                    resource_type=GROUP_RESOURCE, resource_name=self.group_id, configs=[setting]
-                )
-            ]
-        )
-        async with self.kafka.raw() as client:
-            (result,) = (await client.request(request)).responses
-        assert result.error_code == 0, result.error_message
-
     def of(self, member_id: str, **joined: Unpack[Said]) -> Member:
         """Make a member that has not joined yet."""
         return Member(self, member_id, **joined)
@@ -181,14 +158,6 @@ class ConsumerGroupRequests(GroupRequests):
         async with self.kafka.raw() as client:
             (group,) = (await client.request(request, version)).groups
         return group
-
-    async def topic_id(self, topic: str) -> bytes:
-        """Return a topic's id."""
-        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
-        async with self.kafka.raw() as client:
-            (found,) = (await client.request(request)).topics
-        assert found.error_code == 0
-        return found.topic_id
 
 
 async def known_topic(kafka: KafkaHandle, partitions: int = 4) -> str:

@@ -7,12 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiokafka_lite.broker.groups.kip848.assignors import (
-    ASSIGNORS,
-    Assignment,
-    GroupSpec,
-    MemberSpec,
-)
+from aiokafka_lite.broker.groups.kip848.assignors import ASSIGNORS, GroupSpec, MemberSpec
+from aiokafka_lite.broker.groups.modern.group import Assignment
 
 TOPICS = [number.to_bytes(16, "big") for number in range(4)]
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Coroutine
 import pytest
 
 from aiokafka_lite.broker.groups.classic.machine import GroupState
-from aiokafka_lite.broker.groups.kip848.group import MemberTimer
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
+from aiokafka_lite.broker.groups.modern.group import MemberTimer
 from aiokafka_lite.errors import (
     FencedInstanceIdError,
     GroupIdNotFound,

@@ -7,8 +7,8 @@ from collections.abc import Coroutine
 
 import pytest
 
-from aiokafka_lite.broker.groups.kip848.group import MemberTimer
 from aiokafka_lite.broker.groups.kip848.machine import ConsumerGroupSettings
+from aiokafka_lite.broker.groups.modern.group import MemberTimer
 from aiokafka_lite.broker.groups.offsets import Committer, OffsetCommitEntry
 from aiokafka_lite.broker.log.producers import ProducerIdentity
 from aiokafka_lite.errors import (

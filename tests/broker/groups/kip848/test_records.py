@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 import pytest
 
@@ -20,11 +19,10 @@ from aiokafka_lite.broker.groups.kip848.group import (
     ConsumerGroup,
     ConsumerGroupMember,
 )
-from aiokafka_lite.broker.topics import GROUP_METADATA_TOPIC, partition_for
 from aiokafka_lite.protocol.messages.coordinator_records import (
-    VALUE_OF,
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupKey,
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
@@ -39,37 +37,11 @@ from aiokafka_lite.protocol.messages.coordinator_records import (
     OffsetCommitValue,
     TopicPartitions,
 )
-from aiokafka_lite.records import RecordSet
 from tests.broker.groups.kip848.driven import Driven
 from tests.broker.groups.kip848.requests import ConsumerGroupRequests, known_topic
-from tests.broker.wire import fetch, fetch_partition, topic_metadata
+from tests.broker.groups.written import decoded, written_about
 from tests.support.cluster import KafkaHandle
 from tests.support.group_requests import await_coordinator
-
-
-async def written_about(kafka: KafkaHandle, group_id: str) -> list[tuple[bytes, bytes | None]]:
-    """Return keys and values of a group's records, in order."""
-    found: list[tuple[bytes, bytes | None]] = []
-    offset = 0
-    async with kafka.raw() as client:
-        count = len((await topic_metadata(client, GROUP_METADATA_TOPIC)).partitions)
-        partition = partition_for(group_id, count)
-        while True:
-            part = fetch_partition(partition, offset)
-            answer = await fetch(client, GROUP_METADATA_TOPIC, part)
-            if not answer.records:
-                break
-            records = RecordSet(
-                GROUP_METADATA_TOPIC, partition, memoryview(answer.records), fetch_offset=offset
-            )
-            while taken := records.take(1_000):
-                for record in taken:
-                    assert record.key is not None
-                    decoded = decode_record(record.key, record.value)
-                    if decoded is not None and group_id.encode() in record.key:
-                        found.append((record.key, record.value))
-            offset = records.next_offset
-    return found
 
 
 async def life_of_a_group(group: ConsumerGroupRequests, topic: str) -> None:
@@ -158,7 +130,7 @@ def test_kafkas_records_are_written_back_byte_by_byte(theirs: Theirs) -> None:
         assert record is not None
         kinds.add(type(record.key))
         assert encode_record(record) == (key, value)
-    assert kinds >= VALUE_OF.keys() - {OffsetCommitKey, GroupMetadataKey}
+    assert kinds == {*get_args(ConsumerGroupKey)}
 
 
 @pytest.mark.real_kafka
@@ -252,8 +224,3 @@ async def test_record_of_brokers_before_4_1_is_removed_with_the_next_subscriptio
     written = [record[:2] for chunk in log.read(partition) for record in chunk]
     assert written.count((key, None)) == 1
     await driven.close()
-
-
-def decoded(written: Sequence[tuple[bytes, bytes | None]]) -> list[CoordinatorRecord]:
-    records = [decode_record(key, value) for key, value in written]
-    return [record for record in records if record is not None and type(record.key) in VALUE_OF]

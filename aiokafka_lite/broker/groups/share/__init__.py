@@ -1,0 +1,1 @@
+"""Share groups, whose members may have the same partitions (KIP-932)."""
