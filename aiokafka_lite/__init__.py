@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         CooperativeStickyPartitionAssignor,
     )
     from aiokafka_lite.consumer.delivery.batch import Batch
+    from aiokafka_lite.consumer.sharing.consumer import AIOKafkaShareConsumer
     from aiokafka_lite.errors import ConsumerStoppedError, IllegalOperation
     from aiokafka_lite.producing import AIOKafkaProducer
     from aiokafka_lite.structs import (
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AIOKafkaConsumer",
     "AIOKafkaProducer",
+    "AIOKafkaShareConsumer",
     "Batch",
     "ConsumerRebalanceListener",
     "ConsumerRecord",
@@ -59,6 +61,7 @@ _HOMES = {
     "AIOKafkaClient": "client",
     "AIOKafkaConsumer": "consumer",
     "AIOKafkaProducer": "producing",
+    "AIOKafkaShareConsumer": "consumer.sharing.consumer",
     "Batch": "consumer.delivery.batch",
     "ConsumerRebalanceListener": "abc",
     "ConsumerRecord": "structs",

@@ -249,6 +249,23 @@ cdef public class ConsumerRecord [object ConsumerRecordObject, type ConsumerReco
 
         return receipt_of(self).nack(delay_ms)
 
+    def reject(self):
+        """Have no member of the share group receive the record again; see `_record_py`."""
+        from aiokafka_lite._record_py import receipt_of
+
+        return receipt_of(self).reject()
+
+    @property
+    def delivery_count(self):
+        """How often a share group has delivered the record; see `_record_py`."""
+        return getattr(self, "_delivery_count", 1)
+
+    @property
+    def lease_ms(self):
+        """Milliseconds until the lock of the record ends; see `_record_py`."""
+        receipt = getattr(self, "_receipt", None)
+        return None if receipt is None else receipt.lease_ms
+
     # --- what a dataclass has --------------------------------------------------------------------
 
     def __eq__(self, other):

@@ -68,11 +68,46 @@ class ConsumerRecord(Generic[KT, VT]):
         """
         return receipt_of(self).nack(delay_ms)
 
+    def reject(self) -> bool:
+        """Have the share group deliver the record to no member any more (KIP-932).
+
+        Result and errors are as those of `ack`.
+
+        Raises:
+            RuntimeError: The record is not from an AIOKafkaShareConsumer with
+                ``ack_mode="explicit"``.
+        """
+        return receipt_of(self).reject()
+
+    @property
+    def delivery_count(self) -> int:
+        """How often a share group has delivered the record, this time included (KIP-932).
+
+        1 without a share group. A process that dies, and a `nack`, add one. Retries of `run` do
+        not.
+        """
+        count: int = getattr(self, DELIVERY_COUNT, 1)
+        return count
+
+    @property
+    def lease_ms(self) -> float | None:
+        """Milliseconds until the lock of the record ends, unless it is renewed before.
+
+        None: the record is not from an AIOKafkaShareConsumer with ``ack_mode="explicit"``.
+        """
+        receipt: Receipt | None = getattr(self, RECEIPT, None)
+        return None if receipt is None else receipt.lease_ms
+
 
 class Receipt(Protocol):
+    @property
+    def lease_ms(self) -> float | None: ...
+
     def ack(self) -> bool: ...
 
     def nack(self, delay_ms: float) -> bool: ...
+
+    def reject(self) -> bool: ...
 
 
 # In a call of a handler, returns the value of one of its records that a transaction commits.
@@ -93,14 +128,15 @@ def record_delivery(record: object) -> Any:
     return find(record)
 
 
-# Under which name a record has it among the attributes that may be set.
+# Under which names a record has them among the attributes that may be set.
 RECEIPT = "_receipt"
+DELIVERY_COUNT = "_delivery_count"
 
 
 def receipt_of(record: object) -> Receipt:
     receipt: Receipt | None = getattr(record, RECEIPT, None)
     if receipt is None:
-        raise RuntimeError('ack() and nack() need a consumer with ack_mode="explicit"')
+        raise RuntimeError('ack(), nack() and reject() need a consumer with ack_mode="explicit"')
     return receipt
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "EventSubscription",
     "EventsDropped",
     "GroupProtocolChanged",
+    "LeaseLost",
     "ListenerFailed",
     "LoopBlocked",
     "Lost",
@@ -348,6 +349,29 @@ class RecordDead(ConsumerEvent):
     offset: int
     attempts: int
     error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost(ConsumerEvent):
+    """A share group may deliver records again that this consumer has, or has acknowledged in vain.
+
+    The locks have ended, or the connection was lost (KIP-932). `delivery_count` includes the
+    delivery to this consumer.
+    """
+
+    level: ClassVar[int | None] = logging.WARNING
+
+    tp: TopicPartition
+    offsets: OffsetRange
+    delivery_count: int
+    reason: str
+
+    def __str__(self) -> str:
+        start, end = self.offsets
+        return (
+            f"{self.tp.topic}/{self.tp.partition}: the leases of offsets {start} to {end - 1} are "
+            f"lost, so other members may process the records, too: {self.reason}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from aiokafka_lite._chance import Chance
 from aiokafka_lite._compat import override
-from aiokafka_lite._tasks import Event
-from aiokafka_lite.client.life import OVER, WITH_PARTS, Life, Owner, Stage
+from aiokafka_lite._tasks import Event, TaskScope
+from aiokafka_lite.client.life import OVER, WITH_PARTS, Life, Owner, Parts, Stage
 from aiokafka_lite.consumer.assignment.assignment import SubscriptionState
 from aiokafka_lite.consumer.assignment.finished import Finished
 from aiokafka_lite.consumer.assignment.observers import Observers
@@ -45,14 +45,55 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.parts import Running
 
 
-class Engine(Life["Running"]):
+class WithScopes(Parts, Protocol):
+    @property
+    def scopes(self) -> Collection[TaskScope]: ...
+
+
+ConsumerParts = TypeVar("ConsumerParts", bound=WithScopes)
+
+
+class ConsumerLife(Life[ConsumerParts]):
+    """The stages of a consumer, whose tasks and connections publish events."""
+
+    stopped_error = ConsumerStoppedError
+
+    def __init__(self, make_parts: Callable[[], ConsumerParts], events: Events) -> None:
+        super().__init__(asyncio.get_running_loop(), make_parts)
+        self.events = events
+
+    def on_reachability(
+        self, node_id: int, address: str, error: KafkaError | None, down_s: float
+    ) -> None:
+        from aiokafka_lite.events import BrokerDown, BrokerUp
+
+        self.events.publish(
+            BrokerUp(node_id, address, down_s)
+            if error is None
+            else BrokerDown(node_id, address, error)
+        )
+
+    def on_failure(self, error: BaseException) -> None:
+        from aiokafka_lite.events import TaskFailed
+
+        scopes = () if self.parts is None else self.parts.scopes
+        name = next((scope.name for scope in scopes if scope.failure is error), "unknown")
+        self.events.publish(TaskFailed(name, error))
+        self.die(error)
+
+    def on_restart(self, name: str, error: KafkaError) -> None:
+        from aiokafka_lite.events import TaskRestarted
+
+        self.events.publish(TaskRestarted(name, error))
+
+
+class Engine(ConsumerLife["Running"]):
     """A consumer without its public methods.
 
     Only the consumer keeps `delivery` alive, the callables for each record, which `config` lacks.
     """
 
     kind = "consumer"
-    stopped_error = ConsumerStoppedError
 
     def __init__(
         self,
@@ -62,7 +103,7 @@ class Engine(Life["Running"]):
         make_probe: Callable[[Core], LoopProbe],
         rng: Chance,
     ) -> None:
-        super().__init__(asyncio.get_running_loop(), self._make_parts)
+        super().__init__(self._make_parts, events)
         self._state_changed = Event()
         observers = Observers()
         reads = Reads(observers)
@@ -131,31 +172,11 @@ class Engine(Life["Running"]):
         if self.current is not None:
             self.current.sources.choose_anew()
 
-    def on_reachability(
-        self, node_id: int, address: str, error: KafkaError | None, down_s: float
-    ) -> None:
-        from aiokafka_lite.events import BrokerDown, BrokerUp
-
-        self.core.events.publish(
-            BrokerUp(node_id, address, down_s)
-            if error is None
-            else BrokerDown(node_id, address, error)
-        )
-
+    @override
     def on_failure(self, error: BaseException) -> None:
-        from aiokafka_lite.events import TaskFailed
-
-        scopes = () if self.parts is None else self.parts.scopes
-        name = next((scope.name for scope in scopes if scope.failure is error), "unknown")
-        self.core.events.publish(TaskFailed(name, error))
-        self.die(error)
+        super().on_failure(error)
         if self.stage in (Stage.DEAD, Stage.FINISHING):
             self.core.gate.die(error)
-
-    def on_restart(self, name: str, error: KafkaError) -> None:
-        from aiokafka_lite.events import TaskRestarted
-
-        self.core.events.publish(TaskRestarted(name, error))
 
     # --- Parts ----------------------------------------------------------------------------
     def _make_parts(self) -> Running:

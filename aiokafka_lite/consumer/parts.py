@@ -150,7 +150,7 @@ class Running:
             commits,
             self.scopes.grouping,
             self._replace_membership,
-            open_cluster=self._opener(config),
+            open_cluster=opener_of(config, self._mechanism),
         )
         return commits, make_membership(around)
 
@@ -170,18 +170,6 @@ class Running:
             except ConsumerStoppedError:
                 if membership is self.membership:
                     raise
-
-    def _opener(self, config: ConsumerConfig) -> OpenCluster | None:
-        if not config.heartbeat_thread or simulation_of(self._loop) is not None:
-            return None
-        # Imported now: a loop that is blocked in an import would keep the thread waiting.
-        from aiokafka_lite.client.blocking_cluster import BlockingCluster
-
-        client = config.client_config(
-            max_frame_bytes=max_frame_bytes(config),
-            at_most_s=config.session_timeout_s / ATTEMPTS_IN_A_SESSION,
-        )
-        return partial(BlockingCluster, client, mechanism=self._mechanism)
 
     def _watch_topics(self) -> None:
         self._state.watch_topics(self.cluster)
@@ -337,12 +325,12 @@ class Running:
         # First of all: the offsets are of the present assignment, not of one that is on its way.
         self.membership.halt()
         self.sources.close()
-        await _bounded(self.scopes.fetching.close(), deadline, "stop fetching")
-        await _bounded(self.scopes.positions.close(), deadline, "stop looking up positions")
+        await bounded(self.scopes.fetching.close(), deadline, "stop fetching")
+        await bounded(self.scopes.positions.close(), deadline, "stop looking up positions")
         leaving = self.membership.leave(
             deadline=deadline, offsets=self._to_commit, leaves=self._leaves
         )
-        uncommitted = await _bounded(leaving, deadline, "leave the group")
+        uncommitted = await bounded(leaving, deadline, "leave the group")
         await self._end(deadline)
         return self._left_to_commit() if uncommitted is None else uncommitted
 
@@ -351,9 +339,9 @@ class Running:
 
     async def _end(self, deadline: float) -> None:
         for scope in (self.scopes.fetching, self.scopes.positions, self.scopes.grouping):
-            await _bounded(scope.close(), deadline, f"end {scope.name} tasks")
-        await _bounded(self.cluster.close(), deadline, "close connections")
-        await _bounded(self.scopes.connecting.close(), deadline, "end cluster tasks")
+            await bounded(scope.close(), deadline, f"end {scope.name} tasks")
+        await bounded(self.cluster.close(), deadline, "close connections")
+        await bounded(self.scopes.connecting.close(), deadline, "end cluster tasks")
 
 
 def _known_as(config: ConsumerConfig, before: Running | None) -> str:
@@ -371,7 +359,7 @@ def _known_as(config: ConsumerConfig, before: Running | None) -> str:
     return "" if is_classic and config.group_instance_id else before.membership.member_id
 
 
-async def _bounded(step: Awaitable[T], deadline: float, name: str) -> T | None:
+async def bounded(step: Awaitable[T], deadline: float, name: str) -> T | None:
     loop = asyncio.get_running_loop()
     try:
         async with timeout_at(max(deadline, loop.time() + LEAST_STEP_S)):
@@ -386,6 +374,21 @@ async def _bounded(step: Awaitable[T], deadline: float, name: str) -> T | None:
 def max_frame_bytes(config: ConsumerConfig) -> int:
     records = max(config.fetch_max_bytes, config.max_partition_fetch_bytes)
     return max(DEFAULT_MAX_FRAME_BYTES, records + FRAME_OVERHEAD_BYTES)
+
+
+def opener_of(config: ConsumerConfig, mechanism: Mechanism | None) -> OpenCluster | None:
+    """Return the function that makes the heartbeat thread's client. None: there is no thread."""
+    is_simulated = simulation_of(asyncio.get_running_loop()) is not None
+    if not config.heartbeat_thread or is_simulated:
+        return None
+    # Imported now: a loop that is blocked in an import would keep the thread waiting.
+    from aiokafka_lite.client.blocking_cluster import BlockingCluster
+
+    client = config.client_config(
+        max_frame_bytes=max_frame_bytes(config),
+        at_most_s=config.session_timeout_s / ATTEMPTS_IN_A_SESSION,
+    )
+    return partial(BlockingCluster, client, mechanism=mechanism)
 
 
 class SharedTokens(AbstractTokenProvider):

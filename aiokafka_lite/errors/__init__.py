@@ -17,7 +17,8 @@
     ├─ UnsupportedCodecError, UnsupportedMagicError, DecompressionLimitError,
     │  RecordTooLargeError, DeserializationError                             a record at .tp .offset
     │  └─ DeserializerUnavailableError, InvalidValueError
-    └─ CommitFailedError, NoOffsetForPartitionError, LogTruncationError …    offsets and groups
+    └─ CommitFailedError, NoOffsetForPartitionError, LogTruncationError,    offsets and groups
+       LeaseLostError …
        └─ MaxPollIntervalError, BatchRevokedError
     ConsumerStoppedError, IllegalOperation (plain Exceptions, as in aiokafka)
 
@@ -65,6 +66,7 @@ __all__ = [
     "InvalidUpdateVersionError", "InvalidValueError", "InvalidVoterKeyError",
     "KafkaConfigurationError", "KafkaConnectionError", "KafkaError", "KafkaProtocolError",
     "KafkaStorageError", "KafkaTimeoutError", "KafkaUnavailableError", "LeaderNotAvailableError",
+    "LeaseLostError",
     "ListenerNotFound",
     "LogDirNotFound", "LogTruncationError", "MaxPollIntervalError", "MemberIdRequired",
     "MessageSizeTooLargeError", "MetadataEmptyBrokerList", "MismatchedEndpointTypeError",

@@ -290,6 +290,13 @@ class LogTruncationError(KafkaError):
         self.divergent_offset = divergent_offset
 
 
+class LeaseLostError(KafkaError):
+    """A share group may deliver a record to another member, although a handler still runs.
+
+    The cause of the CancelledError in that handler. `tp` and `offset` name the record.
+    """
+
+
 class CommitFailedError(KafkaError):
     """The group has rebalanced: the new owners read the records again.
 

@@ -1,0 +1,149 @@
+"""Reports a share consumer's health, and its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from aiokafka_lite.consumer.assignment.work import PROCESSING_COUNTS
+from aiokafka_lite.consumer.monitoring.health import HandlerCounts, Verdict
+from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.sharing.life import ShareEngine
+    from aiokafka_lite.consumer.sharing.run import ShareRun
+
+# How long lost leases are reported.
+RECENT_S: Final = 60.0
+# See LeaseCounts.
+LEASE_COUNTS: Final = (
+    "acquired", "accepted", "released", "rejected", "renewed", "lost", "gaps", "undecodable"
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ShareHealth:
+    """A share consumer's health at one moment.
+
+    Attributes:
+        verdict: "ok", "degraded" (a problem that may be temporary) or "dead" (create another
+            consumer).
+        reasons: Problems and remedies.
+        held: Leased records that are not settled.
+        handling: The records of `run`. None without it.
+    """
+
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    held: int
+    handling: HandlerCounts | None = None
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether the verdict is "ok"."""
+        return self.verdict == "ok"
+
+
+def examine(engine: ShareEngine, run: ShareRun | None, now: float) -> ShareHealth:
+    parts = engine.parts
+    if engine.is_over or engine.error is not None:
+        state = "the consumer is stopped" if engine.is_over else f"a task failed: {engine.error}"
+        return ShareHealth("dead", (f"{state}: create another consumer",), 0)
+    reasons = tuple(_troubles(engine, run, now))
+    handling: HandlerCounts | None = None
+    if run is not None:
+        counts = run.counts()
+        handling = HandlerCounts(
+            counts["at_work"],
+            counts["waiting_for_retry"],
+            counts["uncommitted"],
+            engine.totals["dead_total"],
+            run.is_paused,
+        )
+    leasing = None if parts is None else parts.leasing
+    held = 0 if leasing is None else leasing.leases.held_count
+    return ShareHealth("degraded" if reasons else "ok", reasons, held, handling)
+
+
+def _troubles(engine: ShareEngine, run: ShareRun | None, now: float) -> Iterator[str]:
+    parts = engine.current
+    if parts is None:
+        yield "the consumer is not started: await consumer.start()"
+        return
+    leasing, group = parts.leasing, f"share group {engine.config.group_id}"
+    if leasing is None:
+        yield "no topic is subscribed: pass topics to the constructor, or call subscribe()"
+    else:
+        if not leasing.member.is_member:
+            yield f"{group} is being joined, and no records are leased until then"
+        if leasing.leases.can_renew is False:
+            yield (
+                f"{group} does not renew leases (share.renew.acknowledge.enable): a record is "
+                f"delivered again if its handler takes longer than {leasing.lock_s:g} s"
+            )
+    pool = parts.cluster.pool
+    for node_id in pool.node_ids():
+        if node_id >= 0 and (lost_at := pool.lost_at(node_id)) is not None:
+            yield (
+                f"{pool.describe(node_id)} has not been reachable for {now - lost_at:.0f} s: "
+                f"{pool.last_error(node_id)}"
+            )
+    for scope in parts.scopes:
+        for name, error in scope.degraded.items():
+            yield f"the background task {name!r} ({scope.name}) failed and is retried: {error}"
+    if engine.lost_at is not None and now - engine.lost_at < RECENT_S:
+        yield (
+            f"the leases of {engine.lost_count} records were lost, the latest "
+            f"{now - engine.lost_at:.0f} s ago: other members may have processed the records, too"
+        )
+    if run is not None:
+        yield from run.troubles(now)
+
+
+def explain(engine: ShareEngine, run: ShareRun | None, tp: TopicPartition, now: float) -> str:
+    leasing = None if engine.current is None else engine.current.leasing
+    if leasing is None:
+        return next(_troubles(engine, None, now))
+    if run is not None and (text := run.explain(tp, now)):
+        return text
+    if tp.topic not in leasing.topics:
+        return "its topic is not subscribed"
+    if tp not in leasing.assignment:
+        return (
+            "the broker has not assigned it to this member: other members share it, its share "
+            "state is being initialised, or it has no leader"
+        )
+    if held_count := leasing.leases.held_by_partition().get(tp, 0):
+        return (
+            f"{held_count} of its records are leased and not settled. A partition has at most "
+            "share.partition.max.record.locks leased records, 2,000 by default"
+        )
+    if not engine.want():
+        return "no record is wanted: no read waits, or no handler is free"
+    return (
+        "no record is available: all are accepted or leased by others. A new group begins at "
+        "share.auto.offset.reset, by default latest"
+    )
+
+
+def measure(engine: ShareEngine, run: ShareRun | None, now: float) -> dict[str, object]:
+    leasing = None if engine.parts is None else engine.parts.leasing
+    pool = None if engine.parts is None else engine.parts.cluster.pool
+    present = dict.fromkeys(PROCESSING_COUNTS, 0) | ({} if run is None else run.counts())
+    held = {} if leasing is None else leasing.leases.held_by_partition()
+    counts = {} if leasing is None else vars(leasing.leases.counts)
+    return {
+        "client_id": engine.config.client_id,
+        "group_id": engine.config.group_id,
+        "group_protocol": "share",
+        "records_total": engine.record_count,
+        **{f"leases_{name}_total": counts.get(name, 0) for name in LEASE_COUNTS},
+        "reconnects_total": 0 if pool is None else pool.reconnect_count,
+        **{f"processing_{name}": count for name, count in {**engine.totals, **present}.items()},
+        "processing_paused": int(run is not None and run.is_paused),
+        "partitions": [
+            {"topic": tp.topic, "partition": tp.partition, "held": count}
+            for tp, count in sorted(held.items())
+        ],
+    }
