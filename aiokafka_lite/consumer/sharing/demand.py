@@ -21,7 +21,7 @@ from typing import Final
 from aiokafka_lite.consumer.sharing.leases import Leases
 
 # The memory of the rate.
-RATE_S: Final = 1.0
+RATE_S: Final = 0.5
 # The duration of a fetch before the first, its bounds, and the weight of the latest one. More are
 # read ahead than its average needs.
 FIRST_FETCH_S: Final = 0.005
@@ -80,16 +80,19 @@ class Demand:
         """Return how many records this node's next fetch asks for, and when it may begin."""
         waiting_count = self._leases.waiting_count
         places = max(0, self._free()) + int(self._rate_now(now) * self._fetch_s * MARGIN)
-        filled = {node for node, is_filled in self.is_filled.items() if is_filled} | {node_id}
-        coming = sum(count for node, count in self.asked.items() if node in filled)
+        is_filled = self.is_filled
+        coming = sum(n for node, n in self.asked.items() if is_filled.get(node, True))
         total = places - waiting_count - coming
         if total <= 0:
             self._since = None
             return 0, math.inf
         if self._since is None:
             self._since = now
-        if node_count == 1 or self.is_filled.get(node_id, True):
-            count = math.ceil(total / len(filled))
+        if node_count == 1 or is_filled.get(node_id):
+            filled_count = sum(is_filled.values()) or 1
+            count = math.ceil(total / filled_count)
+        elif node_id not in is_filled:
+            count = math.ceil(total / node_count)
         else:
             count = max(1, int(total * PROBE_SHARE / node_count))
         places += self._leases.held_count - waiting_count

@@ -81,7 +81,6 @@ STATES: Final[Mapping[int, LeaseState]] = {
     SETTLED[0]: LeaseState.SETTLED,
     LOST[0]: LeaseState.LOST,
 }
-OPEN: Final = re.compile(rb"[HGARJgarj]")
 HELD_RUN: Final = re.compile(rb"H+")
 RUN_TO_SEND: Final = re.compile(rb"G+|A+|R+|J+")
 # What an application would see twice. A lost release is none, because it comes back anyway.
@@ -498,7 +497,7 @@ class Leases:
     def renewal_due_at(self, node_id: int) -> float:
         """Return the time of the next renewal, or of the next end of a lock."""
         due_at = math.inf
-        for each in self._ranges.get(node_id, ()):  # in the order of their ends
+        for each in self.ranges(node_id):  # in the order of their ends
             if self._is_renewed(each):
                 return min(due_at, each.until - each.lock_s * RENEWED_AT_SHARE)
             due_at = min(due_at, each.until)
@@ -514,24 +513,23 @@ class Leases:
 
         May be called by another thread, while this one sends nothing.
         """
+        if now < self.renewal_due_at(node_id):
+            return {}
         portions: dict[SharePartition, list[Portion]] = {}
         left: dict[SharePartition, int] = {}
-        is_due = False
         for each in self.ranges(node_id):
-            left_s = each.until - now
-            if not 0 < left_s < each.lock_s * RENEWED_WITH_SHARE or not self._is_renewed(each):
+            if each.until - now >= each.lock_s * RENEWED_WITH_SHARE or not self._is_renewed(each):
                 continue
             partition, held_count = each.partition, each.held_count
             most = left.get(partition, partition.most)
             if held_count > most and partition in portions:
                 continue  # at least one range
             left[partition] = most - held_count
-            is_due |= left_s <= each.lock_s * RENEWED_AT_SHARE
             portions.setdefault(partition, []).extend(
-                Portion(each, run.start(), run.end(), AckType.RENEW)
+                Portion(each, *run.span(), AckType.RENEW)
                 for run in HELD_RUN.finditer(bytes(each.states))
             )
-        return portions if is_due else {}
+        return in_order(portions)
 
     def renewed(
         self,
@@ -569,7 +567,7 @@ class Leases:
         if not unsent:
             return {}
         portions: dict[SharePartition, list[Portion]] = {}
-        for each in sorted(unsent, key=_first_offset_of):
+        for each in tuple(unsent):
             partition, states = each.partition, each.states
             mine = portions.setdefault(partition, [])
             left = partition.most - sum(each.size for each in mine)
@@ -581,9 +579,9 @@ class Leases:
                 ack_type = AckType(TO_SEND.index(states[start]))
                 mine.append(Portion(each, start, stop, ack_type))
                 states[start:stop] = states[start:stop].translate(_SEND)
-            if RUN_TO_SEND.search(states) is None:
+            if left > 0:
                 del unsent[each]
-        return {partition: mine for partition, mine in portions.items() if mine}
+        return in_order(portions)
 
     def answered(self, sent: Acknowledgements, errors: Mapping[SharePartition, KafkaError]) -> None:
         """Take over the answer to `take_acknowledgements`; retriable errors send again.
@@ -653,8 +651,9 @@ class Leases:
     # --- Losses ---------------------------------------------------------------------------
     def expire(self, node_id: int, now: float) -> None:
         """Lose what was not renewed in time."""
-        over = [each for each in self._ranges.get(node_id, ()) if each.until <= now]
-        for each in over:
+        for each in self.ranges(node_id):
+            if each.until > now:
+                break
             is_old = each.until >= each.acquired_at + self.max_lease_s
             self.lose([each], HELD_TOO_LONG if is_old else NOT_RENEWED)
 
@@ -706,8 +705,8 @@ class Leases:
         self._on_lost(lost)
 
     def _end_if_done(self, lease_range: LeaseRange) -> None:
-        node_id = lease_range.partition.node_id
-        if OPEN.search(lease_range.states) is None:
+        node_id, states = lease_range.partition.node_id, lease_range.states
+        if states.count(SETTLED) + states.count(LOST) == len(states):
             for by_node in (self._ranges, self._unsent):
                 if (ranges := by_node.get(node_id)) is not None:
                     ranges.pop(lease_range, None)
@@ -722,8 +721,13 @@ def _offset_of(record: Record) -> int:
     return record.offset
 
 
-def _first_offset_of(lease_range: LeaseRange) -> int:
-    return lease_range.first_offset
+def in_order(portions: Mapping[SharePartition, list[Portion]]) -> Acknowledgements:
+    """Sort by offset, as brokers demand: a range may lie in the holes of another one."""
+    return {
+        partition: sorted(mine, key=lambda portion: portion.first_offset)
+        for partition, mine in portions.items()
+        if mine
+    }
 
 
 def _leases_in(lease_range: LeaseRange, start: int, stop: int) -> list[RecordLease]:

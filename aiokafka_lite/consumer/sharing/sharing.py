@@ -133,7 +133,7 @@ class Leasing:
     def start(self) -> None:
         """Start to join and to fetch, in tasks of the scope."""
         self.cluster.watch(self, self.topics)
-        self.cluster.add_listener(self._view_changed)
+        self.cluster.add_listener(self.assigned)
         self.member.enter(MemberState.JOINING)
         self.heartbeat.start()
 
@@ -161,10 +161,7 @@ class Leasing:
         """The number of nodes with assigned partitions."""
         return sum(bool(source.partitions) for source in self._sources.values())
 
-    def _view_changed(self, view: ClusterView) -> None:
-        self.assigned()
-
-    def assigned(self) -> None:
+    def assigned(self, _: ClusterView | None = None) -> None:
         """Give each source its partitions, after a new assignment or new metadata.
 
         Topic ids without a name are kept, because the coordinator does not send them again.
@@ -311,7 +308,7 @@ class Leasing:
         broker, which releases the records when the connections close.
         """
         self._is_closing = True
-        self.cluster.remove_listener(self._view_changed)
+        self.cluster.remove_listener(self.assigned)
         self.leases.release_all()
         for source in self._sources.values():
             source.close()

@@ -37,9 +37,11 @@ from aiokafka_lite.consumer.sharing.leases import (
 from aiokafka_lite.consumer.sharing.session import ShareSession, acknowledgement
 from aiokafka_lite.errors import (
     BrokerResponseError,
+    FencedLeaderEpochError,
     KafkaConnectionError,
     KafkaError,
     NoError,
+    NotLeaderForPartitionError,
     for_code,
 )
 from aiokafka_lite.protocol.messages.share import PartitionData
@@ -74,6 +76,9 @@ INFLATE_ON_LOOP_S: Final = 0.0005
 # Whole batches are locked if what they add to the demand is less than this share of it.
 EXCESS_SHARE: Final = 0.5
 EXCESS_MEMORY: Final = 0.9
+
+# Errors for which an answer names the leader. With others, it is 0.
+LEADER_MOVED: Final = (NotLeaderForPartitionError, FencedLeaderEpochError)
 
 AnswerT = TypeVar("AnswerT", Fetched, Acknowledged)
 Errors: TypeAlias = "dict[SharePartition, KafkaError]"
@@ -114,6 +119,8 @@ class ShareSource:
         # Loop times: of the first acknowledgement that waits, and of the latest records.
         self._unsent_since: float | None = None
         self._acquired_at = 0.0
+        # The next fetch: the number of records to ask for, and its time.
+        self._fetch_count, self._fetch_at = 0, math.inf
         # Records that whole batches have had beyond what was asked for.
         self._excess: float | None = None
         # Why all is to be given up, and the session closed.
@@ -143,75 +150,66 @@ class ShareSource:
 
     # --- The task -------------------------------------------------------------------------
     async def run(self) -> None:
+        leases = self._leases
         while True:
             self._wake.clear()
-            now = self._loop.time()
-            self._leases.expire(self.node_id, now)
+            now, due_at = self._loop.time(), math.inf
+            leases.expire(self.node_id, now)
             if self._connection is not None and (error := self._connection.error) is not None:
                 self._lose_session(error)
-            elif not self._leasing.take_turn():
-                pass  # the heartbeat thread's answer is about to be taken over
-            elif self._dropped is not None:
-                await self._end_session()
-                self._dropped = None
-                continue
-            elif self._is_closing and not self._leases.has_unsent(self.node_id):
-                await self._end_session()
-                return
-            elif now >= self._not_before and await self._send_next(now):
-                continue
-            await self._wake.wait(self._look_at(now))
+                due_at = now
+            elif self._leasing.take_turn():  # else the heartbeat thread will wake this
+                if self._dropped is not None:
+                    await self._end_session()
+                    self._dropped = None
+                    continue
+                if self._is_closing and not leases.has_unsent(self.node_id):
+                    await self._end_session()
+                    return
+                due_at = self._due_at(now)
+                if due_at <= now and await self._connect():
+                    await self._send(now)
+            if due_at > now:
+                await self._wake.wait(None if due_at == math.inf else due_at)
 
-    def _look_at(self, now: float) -> float | None:
-        look_at = self._leases.renewal_due_at(self.node_id)
-        if self._unsent_since is not None:
-            look_at = min(look_at, self._unsent_since + ACKNOWLEDGE_S)
+    def _due_at(self, now: float) -> float:
+        """Return when to send the next request, and note when and how much to fetch."""
+        leases, node_id = self._leases, self.node_id
+        due_at = leases.renewal_due_at(node_id)
+        if not leases.has_unsent(node_id):
+            self._unsent_since = None
+        elif self._is_closing or self._unsent_since is None:
+            due_at = now
+        else:
+            due_at = min(due_at, self._unsent_since + ACKNOWLEDGE_S)
+        self._fetch_count, self._fetch_at = 0, math.inf
         if self.partitions and not self._is_closing:
-            look_at = min(look_at, self._wanted(now)[1])
-        if now < self._not_before < math.inf:
-            look_at = max(look_at, self._not_before)
-        return None if look_at == math.inf else look_at
+            node_count = self._leasing.fetching_count
+            self._fetch_count, self._fetch_at = self._demand.wanted(node_id, node_count, now)
+        return max(min(due_at, self._fetch_at), self._not_before)
 
-    def _wanted(self, now: float) -> tuple[int, float]:
-        return self._demand.wanted(self.node_id, self._leasing.fetching_count, now)
-
-    async def _send_next(self, now: float) -> bool:
-        """Send the request that is due. Return whether there was one."""
+    async def _send(self, now: float) -> None:
+        """Send the request that is due."""
         leases, node_id = self._leases, self.node_id
         if renewals := leases.renewals(node_id, now):
             await self._acknowledge(renewals, renews=True)
-            return True
-        count, fetch_at = 0, math.inf
-        if self.partitions and not self._is_closing:
-            count, fetch_at = self._wanted(now)
-        is_unsent = leases.has_unsent(node_id)
-        if not is_unsent:
-            self._unsent_since = None
-        if fetch_at <= now:
-            if not await self._connect():
-                return True
-            sent = leases.take_acknowledgements(node_id) if self._session.is_open else {}
-            if sent.keys() <= self._session.told:
-                await self._fetch(count, sent)
-            else:  # those of partitions that are not fetched any more
-                await self._acknowledge(sent)
-            return True
-        if is_unsent and now >= (self._unsent_since or 0.0) + ACKNOWLEDGE_S * (
-            not self._is_closing
-        ):
-            await self._acknowledge(leases.take_acknowledgements(node_id))
-            return True
-        return False
+            return
+        sent = leases.take_acknowledgements(node_id)
+        # Not with those of partitions that are not fetched any more.
+        if self._fetch_at <= now and sent.keys() <= set(self.partitions.values()):
+            await self._fetch(sent)
+        elif sent:
+            await self._acknowledge(sent)
 
     async def _connect(self) -> bool:
-        """Connect if necessary. Return whether the connection can be used."""
+        """Return whether the connection can be used at once; otherwise wait for it."""
         pool = self._cluster.pool
         connection = pool.ready_connection(self.node_id, Lane.FETCH)
-        try:
-            if connection is None:
-                connection = await pool.connect(self.node_id, Lane.FETCH)
-        except KafkaError as error:
-            self._lose_session(error)
+        if connection is None:
+            try:
+                await pool.connect(self.node_id, Lane.FETCH)
+            except KafkaError as error:
+                self._lose_session(error)
             return False
         if connection is not self._connection:
             if self._connection is not None:
@@ -221,8 +219,8 @@ class ShareSource:
         return True
 
     # --- Requests -------------------------------------------------------------------------
-    async def _fetch(self, count: int, sent: Acknowledgements) -> None:
-        asked_at = self._loop.time()
+    async def _fetch(self, sent: Acknowledgements) -> None:
+        asked_at, count = self._loop.time(), self._fetch_count
         wait_s = self._wait_s(asked_at)
         is_exact = self._excess is None or self._excess > count * EXCESS_SHARE
         request = self._session.fetch(
@@ -275,6 +273,7 @@ class ShareSource:
             request = self._session.acknowledge({}, is_last=True)
             await self._answer(request, ANSWER_S, {})
         self._session.reset()
+        self._leases.lose_node(self.node_id, "the share session was closed")
 
     async def _answer(
         self, request: Request[AnswerT], timeout_s: float, sent: Acknowledgements
@@ -402,7 +401,7 @@ class ShareSource:
                     if each is not None and each.invalid_metadata:
                         moved[partition] = each
                         leader = data.current_leader
-                        if leader.leader_id >= 0:
+                        if isinstance(each, LEADER_MOVED) and leader.leader_id >= 0:
                             leaders[partition.tp] = leader.leader_id, leader.leader_epoch
         if moved:
             self._leave(moved, leaders, response)

@@ -183,6 +183,19 @@ def test_settled_records_are_sent_as_ranges_once() -> None:
     assert table.leases.counts.accepted == 4
 
 
+def test_acknowledgements_of_a_record_that_came_back_are_in_the_order_of_offsets() -> None:
+    table = Table()
+    table.acquire((0, 4, 1))
+    leases = table.take()
+    table.leases.settle(leases[2], RELEASE)
+    table.answer(table.send())
+    table.acquire((2, 2, 2))
+    table.leases.settle(leases[4], ACCEPT)
+    table.leases.settle(table.take()[0], ACCEPT)
+    assert on_the_wire(table.send()) == [(2, 2, ACCEPT), (4, 4, ACCEPT)]
+    assert [each[0] for each in on_the_wire(table.leases.renewals(NODE, LOCK_S / 2))] == [0, 3]
+
+
 def test_record_is_settled_once() -> None:
     table = Table()
     table.acquire((0, 0, 1))

@@ -1,0 +1,388 @@
+"""What a member sends to the leaders of its partitions, and what it makes of their answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from aiokafka_lite.consumer.sharing.leases import AckType, LeaseState, RecordLease
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    FencedLeaderEpochError,
+    InvalidRecordStateError,
+    InvalidShareSessionEpochError,
+    NotLeaderForPartitionError,
+    ShareSessionLimitReachedError,
+    ShareSessionNotFoundError,
+    TopicAuthorizationFailedError,
+    UnknownTopicIdError,
+)
+from aiokafka_lite.protocol.messages import share, share_acknowledge
+from tests.consumer.sharing.scripted import (
+    LOCK_MS,
+    Acknowledge,
+    Fetch,
+    Scene,
+    acquired,
+)
+from tests.support.scripted_sources import TOPIC_ID, view
+
+pytestmark = pytest.mark.virtual_time
+GAP, ACCEPT, RELEASE, REJECT, RENEW = AckType
+LOCK_S = LOCK_MS / 1000
+
+
+@asynccontextmanager
+async def scene(leaders: dict[int, int] | None = None, *, free: int = 10) -> AsyncIterator[Scene]:
+    made = Scene({0: 1} if leaders is None else leaders, free=free)
+    yield made
+    made.scope.raise_if_failed()
+    await made.scope.close()
+
+
+def accept(made: Scene, leases: Iterable[RecordLease]) -> None:
+    for lease in leases:
+        assert made.leasing.settle(lease, ACCEPT)
+
+
+# --- Sessions ---------------------------------------------------------------------------------
+async def test_first_fetch_opens_a_session_and_later_ones_name_only_changes() -> None:
+    async with scene() as made:
+        first = await made.sent()
+        assert (first.epoch, first.request.topics[0].topic_id) == (0, TOPIC_ID)
+        first.answer()
+        second = await made.sent()
+        assert (second.epoch, second.request.topics) == (1, [])
+
+
+async def test_acknowledgements_ride_on_a_fetch_but_not_on_the_first_of_a_session() -> None:
+    async with scene() as made:
+        leases = await made.acquire((0, 3))
+        accept(made, leases)
+        (await made.sent()).answer()
+        sent = await made.sent()
+        assert isinstance(sent.request, Fetch)
+        assert (sent.epoch, sent.acknowledged) == (2, [(0, 3, ACCEPT)])
+        made.cluster.pool.connections[1].cut()
+        again = await made.sent()
+        assert (again.epoch, again.acknowledged) == (0, [])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ShareSessionNotFoundError, InvalidShareSessionEpochError, ShareSessionLimitReachedError],
+)
+async def test_refused_session_fails_pending_acknowledgements_and_opens_another(
+    error: type[BrokerResponseError],
+) -> None:
+    async with scene(free=20) as made:
+        leases = await made.acquire((0, 9))
+        accept(made, leases[:3])
+        (await made.sent()).answer(error_code=error.errno)
+        again = await made.sent()
+        assert (again.epoch, again.acknowledged) == (0, [])
+        assert again.request.topics
+        assert made.lost_offsets == list(range(10))
+        assert {lease.state for lease in leases} == {LeaseState.LOST}
+
+
+async def test_failures_are_retried_with_pauses() -> None:
+    async with scene() as made:
+        loop, times = asyncio.get_running_loop(), list[float]()
+        for _ in range(4):
+            sent = await made.sent()
+            times.append(loop.time())
+            sent.answer(error_code=ShareSessionNotFoundError.errno)
+        assert times[1] - times[0] > 0.05
+        assert times[3] - times[2] > times[1] - times[0]
+
+
+# --- One request at a time --------------------------------------------------------------------
+async def test_one_request_to_a_node_is_in_flight() -> None:
+    async with scene({0: 1, 1: 1, 2: 2}) as made:
+        first = await made.sent()
+        (await_second,) = [s for s in made.cluster.pool.sent if s is not first]
+        assert {first.node_id, await_second.node_id} == {1, 2}
+        made.leasing.wanted()
+        await made.settle_down()
+        assert len(made.cluster.pool.sent) == 2
+
+
+async def test_fetch_in_flight_is_not_cancelled_by_a_lost_demand_or_assignment() -> None:
+    async with scene() as made:
+        sent = await made.sent()
+        made.free = 0
+        made.assign([])
+        made.leasing.wanted()
+        await made.settle_down()
+        assert not sent.done.done()
+
+
+async def test_close_awaits_the_fetch_and_releases_what_it_brings() -> None:
+    async with scene() as made:
+        leases = await made.acquire((0, 3))
+        made.leasing.settle(leases[0], ACCEPT)
+        made.leasing.settle(leases[1], REJECT)
+        sent = await made.sent()
+        loop = asyncio.get_running_loop()
+        closing = asyncio.ensure_future(made.leasing.close(loop.time() + 5))
+        await made.settle_down()
+        sent.answer(acquired((10, 12)))
+        last = await made.sent()
+        assert isinstance(last.request, Acknowledge)
+        assert last.acknowledged == [
+            (0, 0, ACCEPT),
+            (1, 1, REJECT),
+            (2, 3, RELEASE),
+            (10, 12, RELEASE),
+        ]
+        last.answer()
+        final = await made.sent()
+        assert isinstance(final.request, Acknowledge)
+        assert final.epoch == -1
+        final.answer()
+        await closing
+        assert not made.lost
+
+
+# --- Renewals ---------------------------------------------------------------------------------
+async def test_renewals_are_sent_alone() -> None:
+    async with scene(free=4) as made:
+        leases = await made.acquire((0, 3))
+        await asyncio.sleep(LOCK_S * 0.45)
+        made.leasing.settle(leases[0], ACCEPT)
+        accepted = await made.sent()
+        assert accepted.acknowledged == [(0, 0, ACCEPT)]
+        accepted.answer()
+        while not (sent := await made.sent()).request.is_renew_ack:
+            sent.answer()
+        assert isinstance(sent.request, Acknowledge)
+        assert sent.acknowledged == [(1, 3, RENEW)]
+        made.leasing.settle(leases[1], ACCEPT)
+        await made.settle_down()
+        sent.answer()
+        after = await made.sent()
+        assert after.acknowledged == [(1, 1, ACCEPT)]
+        assert leases[2].until > asyncio.get_running_loop().time() + LOCK_S * 0.9
+
+
+async def test_no_lease_is_renewed_beyond_its_longest_time() -> None:
+    async with scene(free=2) as made:
+        made.leasing.leases.max_lease_s = LOCK_S
+        await made.acquire((0, 1))
+        assert await made.none_sent(LOCK_S + 1)
+        assert made.lost_offsets == [0, 1]
+        assert "max_lease_ms" in made.lost[0].reason
+
+
+# --- Records ----------------------------------------------------------------------------------
+async def test_records_that_are_not_locked_are_dropped_and_holes_acknowledged() -> None:
+    async with scene(free=20) as made:
+        (await made.sent()).answer(acquired((5, 8), offsets=[3, 4, 5, 7, 8, 9]))
+        await made.settle_down()
+        assert [lease.offset for lease in made.take()] == [5, 7, 8]
+        assert (await made.sent()).acknowledged == [(6, 6, GAP)]
+
+
+async def test_undecodable_batch_is_released_and_later_ones_delivered() -> None:
+    async with scene(free=20) as made:
+        data = acquired((0, 2))
+        assert data.records is not None
+        broken = bytearray(data.records)
+        broken[len(broken) // 3 + 30] ^= 1  # in the second batch
+        data.records = memoryview(bytes(broken))
+        (await made.sent()).answer(data)
+        await made.settle_down()
+        assert [lease.offset for lease in made.take()] == [0, 2]
+        assert (await made.sent()).acknowledged == [(1, 1, RELEASE)]
+
+
+async def test_first_fetch_locks_no_whole_batches() -> None:
+    async with scene(free=1) as made:
+        sent = await made.sent()
+        assert (sent.request.share_acquire_mode, sent.request.max_records) == (1, 1)
+
+
+# --- Waiting ----------------------------------------------------------------------------------
+async def test_fetch_waits_briefly_while_locks_are_held() -> None:
+    async with scene() as made:
+        assert (await made.sent()).request.max_wait_ms == 500
+        leases = await made.acquire((0, 0))
+        assert (await made.sent()).request.max_wait_ms <= 100
+        accept(made, leases)
+        (await made.sent()).answer()
+        (await made.sent()).answer()
+        assert (await made.sent()).request.max_wait_ms == 500
+
+
+async def test_acknowledgement_is_sent_soon_when_nothing_is_wanted() -> None:
+    async with scene(free=1) as made:
+        (lease,) = await made.acquire((0, 0))
+        assert await made.none_sent(1.0)
+        before = asyncio.get_running_loop().time()
+        accept(made, [lease])
+        sent = await made.sent()
+        assert isinstance(sent.request, Acknowledge)
+        assert asyncio.get_running_loop().time() - before <= 0.01
+
+
+async def test_few_free_handlers_do_not_fetch_one_by_one() -> None:
+    async with scene(free=10) as made:
+        await made.acquire((0, 9))
+        made.free = 1
+        made.leasing.wanted()
+        assert await made.none_sent(0.015)
+        made.free = 2
+        made.leasing.wanted()
+        assert (await made.sent()).request.max_records == 2
+
+
+# --- Leaders ----------------------------------------------------------------------------------
+@pytest.mark.parametrize("error", [NotLeaderForPartitionError, FencedLeaderEpochError])
+async def test_moved_partition_is_fetched_from_the_leader_that_the_answer_names(
+    error: type[BrokerResponseError],
+) -> None:
+    async with scene({0: 1, 1: 1}) as made:
+        leases = await made.acquire((0, 1))
+        accept(made, leases[:1])
+        (await made.sent()).answer()
+        sent = await made.sent()
+        assert sent.acknowledged == [(0, 0, ACCEPT)]
+        leader = share.LeaderIdAndEpoch(leader_id=2, leader_epoch=7)
+        sent.answer(
+            share.PartitionData(
+                partition_index=0,
+                error_code=error.errno,
+                acknowledge_error_code=error.errno,
+                current_leader=leader,
+                records=None,
+            )
+        )
+        await made.settle_down()
+        assert made.lost_offsets == [0, 1]
+        await asyncio.sleep(0.2)
+        by_node = {each.node_id: each for each in made.cluster.pool.sent if not each.done.done()}
+        assert by_node[2].epoch == 0
+        assert [p.partition_index for p in by_node[2].request.topics[0].partitions] == [0]
+        assert by_node[1].request.forgotten_topics_data[0].partitions == [0]
+
+
+async def test_leader_that_moves_in_metadata_loses_the_leases() -> None:
+    async with scene() as made:
+        await made.acquire((0, 1))
+        made.cluster.change(view({0: 2}))
+        assert made.lost_offsets == [0, 1]
+
+
+async def test_topic_id_without_a_name_is_kept_until_metadata_have_it() -> None:
+    async with scene({}) as made:
+        other = bytes(16)
+        made.assign([0], other)
+        assert made.cluster.invalidations == 1
+        assert await made.none_sent(0.1)
+        made.cluster.change(view({0: 1}, topic_id=other))
+        assert (await made.sent()).request.topics[0].topic_id == other
+
+
+async def test_unknown_topic_at_the_node_is_retried() -> None:
+    async with scene() as made:
+        error = UnknownTopicIdError.errno
+        (await made.sent()).answer(
+            share.PartitionData(partition_index=0, error_code=error, records=None)
+        )
+        (await made.sent()).answer(acquired((0, 0)))
+        await made.settle_down()
+        assert made.cluster.invalidations
+        assert len(made.take()) == 1
+
+
+async def test_permanent_error_of_a_partition_is_reported() -> None:
+    async with scene() as made:
+        error = TopicAuthorizationFailedError.errno
+        (await made.sent()).answer(
+            share.PartitionData(partition_index=0, error_code=error, records=None)
+        )
+        await made.sent()
+        assert [type(each) for each in made.errors] == [TopicAuthorizationFailedError]
+
+
+# --- Losses -----------------------------------------------------------------------------------
+async def test_cut_connection_is_noticed_without_a_request_in_flight() -> None:
+    async with scene(free=2) as made:
+        await made.acquire((0, 1))
+        made.cluster.pool.connections[1].cut()
+        await made.settle_down()
+        assert made.lost_offsets == [0, 1]
+        made.free = 2
+        made.leasing.wanted()
+        assert (await made.sent()).epoch == 0
+
+
+async def test_refused_acknowledgement_is_a_lost_lease() -> None:
+    async with scene(free=2) as made:
+        leases = await made.acquire((0, 1))
+        accept(made, leases[:1])
+        sent = await made.sent()
+        sent.answer(
+            share_acknowledge.PartitionData(
+                partition_index=0, error_code=InvalidRecordStateError.errno
+            )
+        )
+        await made.settle_down()
+        assert made.lost_offsets == [0]
+        assert leases[1].state is LeaseState.HELD
+
+
+async def test_member_that_was_removed_closes_its_sessions_and_drops_all() -> None:
+    async with scene(free=2) as made:
+        leases = await made.acquire((0, 1))
+        made.leasing.dropped("removed")
+        assert {lease.state for lease in leases} == {LeaseState.LOST}
+        final = await made.sent()
+        assert isinstance(final.request, Acknowledge)
+        assert final.epoch == -1
+
+
+async def test_records_that_arrive_for_a_removed_member_are_not_acknowledged_in_a_new_session() -> (
+    None
+):
+    async with scene() as made:
+        sent = await made.sent()
+        made.leasing.dropped("removed")
+        made.assign([0])
+        sent.answer(acquired((0, 3), offsets=[0, 2, 3]))
+        final = await made.sent()
+        assert (final.epoch, final.acknowledged) == (-1, [])
+        final.answer()
+        again = await made.sent()
+        assert (again.epoch, again.acknowledged) == (0, [])
+        assert not made.lost
+
+
+async def test_unassigned_partition_is_settled_without_a_fetch() -> None:
+    """A fetch that names it would let it join the session again."""
+    async with scene({0: 1, 1: 1}) as made:
+        leases = await made.acquire((0, 1))
+        made.assign([1])
+        accept(made, leases)
+        (await made.sent()).answer()
+        sent = await made.sent()
+        forgotten = sent.request
+        if isinstance(forgotten, Fetch):
+            assert forgotten.forgotten_topics_data[0].partitions == [0]
+            assert not sent.acknowledged
+            sent.answer()
+            sent = await made.sent()
+        assert isinstance(sent.request, Acknowledge)
+        assert sent.acknowledged == [(0, 1, ACCEPT)]
+
+
+# --- Several nodes ----------------------------------------------------------------------------
+async def test_nodes_share_the_demand() -> None:
+    async with scene({0: 1, 1: 2}, free=10) as made:
+        await made.sent()
+        asked = [each.request.max_records for each in made.cluster.pool.sent]
+        assert sum(asked) <= 10 + len(asked)
