@@ -13,7 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import Future as ConcurrentFuture
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aiokafka_lite._virtual import simulation_of
 
@@ -79,33 +80,39 @@ def aside(loop: asyncio.AbstractEventLoop, work: Callable[[], T]) -> asyncio.Fut
     return done
 
 
-class _Once(Generic[T]):
-    """Work that is done by the first thread that calls it, unless its outcome is cancelled."""
+def _once(work: Callable[[], T]) -> tuple[Callable[[], None], ConcurrentFuture[T]]:
+    """Return a function whose first call, in any thread, does the work, and the outcome."""
+    outcome: ConcurrentFuture[T] = ConcurrentFuture()
+    left = [(work, outcome)]
 
-    def __init__(self, work: Callable[[], T]) -> None:
-        self._left = [work]
-        self.outcome: ConcurrentFuture[T] = ConcurrentFuture()
-
-    def __call__(self) -> None:
+    def do() -> None:
         try:
-            work = self._left.pop()
+            work, outcome = left.pop()
         except IndexError:
             return
-        if self.outcome.set_running_or_notify_cancel():
+        if outcome.set_running_or_notify_cancel():
             try:
-                self.outcome.set_result(work())
+                outcome.set_result(work())
             except BaseException as error:  # noqa: BLE001 -- whoever waits for it raises it
-                self.outcome.set_exception(error)
+                outcome.set_exception(error)
+                del outcome  # it has the error, whose traceback has this frame
+
+    return do, outcome
 
 
 class OwnThreads:
-    """Threads of one owner, for work that may take any time: one for each work at the same time."""
+    """Threads of one owner, for work that may take any time: one for each work at the same time.
+
+    The end of the program does not wait for them.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._loop = asyncio.get_running_loop()
-        self._executor: ThreadPoolExecutor | None = None
+        self._threads: list[threading.Thread] = []
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._running: set[asyncio.Future[Any]] = set()
+        self._is_closed = False
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """Do work in a thread. On a simulated loop, do it in a later step.
@@ -116,23 +123,34 @@ class OwnThreads:
             RuntimeError: No thread can be started, or the threads have been ended. The work is
                 not done.
         """
+        if self._is_closed:
+            raise RuntimeError("the threads have been ended")
         if simulation_of(self._loop) is not None:
             done = aside(self._loop, work)
         else:
-            once = _Once(work)
-            done = asyncio.wrap_future(once.outcome, loop=self._loop)
-            if self._executor is None:
-                self._executor = _new_executor(self._name, NO_LIMIT)
-            try:
-                self._executor.submit(once)
-            except RuntimeError as error:
-                # It is in the queue of the executor, unless that, or the interpreter, ends.
-                if not self._running or "shutdown" in str(error):
-                    done.cancel()
-                    raise
+            if len(self._running) >= len(self._threads):
+                self._start_thread()
+            do, outcome = _once(work)
+            done = asyncio.wrap_future(outcome, loop=self._loop)
+            self._queue.put(do)
         self._running.add(done)
         done.add_done_callback(self._ended)
         return done
+
+    def _start_thread(self) -> None:
+        name = f"aiokafka_lite-{self._name}_{len(self._threads)}"
+        thread = threading.Thread(target=self._work, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            if not self._threads:
+                raise
+        else:
+            self._threads.append(thread)
+
+    def _work(self) -> None:
+        while (do := self._queue.get()) is not None and not self._is_closed:
+            do()
 
     def _ended(self, done: asyncio.Future[Any]) -> None:
         self._running.discard(done)
@@ -141,9 +159,16 @@ class OwnThreads:
 
     def close(self) -> int:
         """End the threads. Return how many still do work, and end with it."""
-        if self._executor is not None:
-            self._executor.shutdown(wait=not self._running, cancel_futures=True)
-        return len(self._running)
+        self._is_closed = True
+        left = [*self._running]
+        for done in left:
+            done.cancel()  # the loop may be closed when its thread ends
+        for _ in self._threads:
+            self._queue.put(None)
+        if not left:
+            for thread in self._threads:
+                thread.join()
+        return len(left)
 
 
 def wait_in_thread(work: Callable[[], None], *, name: str) -> None:
@@ -168,13 +193,13 @@ def compute(work: Callable[[], T]) -> asyncio.Future[T]:
     loop = asyncio.get_running_loop()
     if simulation_of(loop) is not None:
         return aside(loop, work)
-    once = _Once(work)
-    done = asyncio.wrap_future(once.outcome, loop=loop)
+    do, outcome = _once(work)
+    done = asyncio.wrap_future(outcome, loop=loop)
     try:
-        _executor("compute", COMPUTING_THREADS).submit(once)
+        _executor("compute", COMPUTING_THREADS).submit(do)
     except RuntimeError:  # no thread can be started
-        once()
+        do()
     else:
-        timer = loop.call_later(BEGIN_S, once)
+        timer = loop.call_later(BEGIN_S, do)
         done.add_done_callback(lambda _: timer.cancel())
     return done

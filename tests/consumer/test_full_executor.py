@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import pytest
 
@@ -17,6 +20,7 @@ from aiokafka_lite.consumer.membership.classic import rebalance
 from aiokafka_lite.records import Codec
 from aiokafka_lite.structs import ConsumerRecord
 from tests.support import tuning
+from tests.support.waiting import until
 
 COUNT = 20
 TIMEOUT_S = 10.0
@@ -132,14 +136,55 @@ async def test_what_no_thread_begins_is_done_once_on_the_loop(no_thread: threadi
     assert len(done_by) == 1
 
 
-async def test_threads_that_have_been_ended_refuse_work() -> None:
+async def test_threads_that_have_been_ended_do_no_more_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     threads, is_over = _threads.OwnThreads("test"), threading.Event()
-    work = threads.run(is_over.wait)
-    assert threads.close() == 1
-    with pytest.raises(RuntimeError, match="after shutdown"):
-        threads.run(is_over.is_set)
+    done: list[str] = []
+    is_begun = threading.Event()
+
+    def wait() -> None:
+        is_begun.set()
+        done.append(f"{is_over.wait(TIMEOUT_S)}")
+
+    running = threads.run(wait)
+    await asyncio.to_thread(is_begun.wait)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", mock.Mock(side_effect=RuntimeError("too many")))
+        waiting = threads.run(lambda: done.append("waiting"))
+    assert threads.close() == 2
+    with pytest.raises(RuntimeError, match="have been ended"):
+        threads.run(lambda: done.append("late"))
     is_over.set()
-    assert await asyncio.wait_for(work, TIMEOUT_S)
+    await until(lambda: not [each for each in threading.enumerate() if "lite-test" in each.name])
+    assert done == ["True"]
+    assert running.cancelled()
+    assert waiting.cancelled()
+
+
+async def test_an_error_in_a_thread_leaves_no_reference_cycle() -> None:
+    class FailedError(Exception): ...
+
+    failures: list[weakref.ref[FailedError]] = []
+
+    def fail() -> None:
+        error = FailedError()
+        failures.append(weakref.ref(error))
+        try:
+            raise error
+        finally:
+            del error
+
+    threads = _threads.OwnThreads("test")
+    gc.disable()
+    try:
+        for run in (threads.run, _threads.compute):
+            with pytest.raises(FailedError):
+                await run(fail)
+        await until(lambda: not any(each() for each in failures))
+    finally:
+        gc.enable()
+        threads.close()
 
 
 @pytest.mark.usefixtures("no_thread")

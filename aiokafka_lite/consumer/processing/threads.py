@@ -58,7 +58,10 @@ class HandlerThreads:
             except asyncio.CancelledError:
                 if self._is_over():
                     raise
-        work.result()
+        try:
+            work.result()
+        finally:
+            del work  # the traceback of its error has this frame
 
     def close(self) -> None:
         """End the threads. Those that are running a call end with it."""

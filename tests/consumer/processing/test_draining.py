@@ -143,6 +143,16 @@ async def test_a_second_signal_cancels_the_handlers_and_commits_what_is_finished
             assert await running.committed() == 1
 
 
+async def test_a_thread_that_is_stuck_ends_with_the_program(kafka: KafkaHandle) -> None:
+    async with program(kafka, way="thread") as running:
+        running.process.send_signal(signal.SIGTERM)
+        await running.says("run() is stopping")
+        running.process.send_signal(signal.SIGTERM)
+        await running.says("1 threads are still running handlers", "is stopped")
+        assert await running.process.wait() == 128 + signal.SIGTERM
+        assert await running.committed() == 1
+
+
 async def test_signals_of_a_program_that_handles_them_or_wants_none_are_its_own(
     kafka: KafkaHandle,
 ) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,7 +16,7 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.errors import IllegalStateError, NoHandlerError
-from aiokafka_lite.processing import Outputs, Retry, Router
+from aiokafka_lite.processing import DROP, Outputs, Retry, Router
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.consumer.processing.running import PATIENCE_S, member, running
 from tests.support.cluster import KafkaHandle, unique
@@ -262,6 +264,31 @@ async def test_a_rebalance_leaves_a_thread_behind_and_its_worker_goes_on_after_i
         handler.let_go()
         await until(lambda: handler.done == [0, 1, 2, 10])
     assert await committed(kafka, group, topic) == 11
+
+
+async def test_a_failed_call_leaves_no_reference_cycle(
+    kafka: KafkaHandle, topic: str, group: str
+) -> None:
+    """A record and its error are freed without a garbage collection."""
+
+    class FailedError(Exception): ...
+
+    failures: list[weakref.ref[FailedError]] = []
+
+    def handle(record: Record) -> None:
+        error = FailedError()
+        failures.append(weakref.ref(error))
+        try:
+            raise error
+        finally:
+            del error
+
+    gc.disable()
+    try:
+        async with running(member(kafka, topic, group), handle, dead_letter=DROP, breaker=None):
+            await until(lambda: len(failures) == 10 and not any(each() for each in failures))
+    finally:
+        gc.enable()
 
 
 # --- What is refused ----------------------------------------------------------------------------

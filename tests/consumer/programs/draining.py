@@ -2,7 +2,7 @@
 
 A handler of the value "stuck" ends when a line comes in. Ways: "default"; "off", without signals;
 "own", with a handler of the program for SIGTERM; "blocked", the handler blocks the event loop;
-"again", with another consumer and run after each.
+"thread", it blocks a thread; "again", with another consumer and run after each.
 """
 
 from __future__ import annotations
@@ -33,6 +33,14 @@ async def handle(record: ConsumerRecord) -> None:
         raise
 
 
+def handle_in_thread(record: ConsumerRecord) -> None:
+    value = record.value or b""
+    print("began", value.decode(), flush=True)
+    if value == b"stuck":
+        time.sleep(600)
+    print("ended", value.decode(), flush=True)
+
+
 async def main() -> None:
     await consume()
     while WAY == "again":
@@ -52,7 +60,7 @@ async def consume() -> None:
         if WAY == "off":
             await consumer.run(handle, stop_on=())
         else:
-            await consumer.run(handle)
+            await consumer.run(handle_in_thread if WAY == "thread" else handle)
         print("returned", flush=True)
 
 
