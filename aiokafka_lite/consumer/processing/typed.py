@@ -12,6 +12,7 @@ import functools
 import inspect
 import json
 import logging
+import math
 import sys
 import typing
 from collections.abc import Callable, Sequence
@@ -203,23 +204,42 @@ def _parser(annotation: Any, members: Sequence[type]) -> Parse:
 
         decode = msgspec.json.Decoder(annotation).decode
         return _either(decode, functools.partial(msgspec.convert, type=annotation))
-    build = _builder(annotation)
-    return _either(lambda value: build(json.loads(value)), build)
+    build = _builder(annotation, {})
+    return _either(lambda value: build(_json(value)), build)
 
 
 def _either(of_json: Parse, of_objects: Parse) -> Parse:
     return lambda value: (of_json if isinstance(value, (bytes, str)) else of_objects)(value)
 
 
-def _builder(kind: Any) -> Parse:
+def _json(value: bytes | str) -> Any:
+    """Read JSON as strictly as msgspec and pydantic."""
+    text = value if isinstance(value, str) else value.decode()
+    return json.loads(text, parse_float=_finite, parse_constant=_finite)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is no number of JSON, or out of range")
+    return number
+
+
+def _builder(kind: Any, fields_of: dict[Any, dict[str, Parse]]) -> Parse:
     """Return a function that makes dataclasses of JSON's objects, and checks the fields' types."""
     if kind is Any:
         return lambda value: value
-    origin, inner = get_origin(kind) or kind, [_builder(each) for each in get_args(kind)]
+    origin = get_origin(kind) or kind
+    inner = [_builder(each, fields_of) for each in get_args(kind)]
     if origin in UNIONS:
         return lambda value: _first(inner, value)
     if dataclasses.is_dataclass(origin) and not inner:
-        return _dataclass_builder(kind)
+        if kind not in fields_of:
+            fields_of[kind] = fields = {}  # before those of its fields, which may contain it
+            hints = typing.get_type_hints(kind)
+            for each in dataclasses.fields(kind):
+                if each.init:
+                    fields[each.name] = _builder(hints[each.name], fields_of)
+        return functools.partial(_build, kind, fields_of[kind])
     if origin not in PLAIN:
         raise TypeError(
             f"a handler's value can have a field of {kind!r} only if msgspec is installed"
@@ -247,15 +267,7 @@ def _first(builders: Sequence[Parse], value: Any) -> Any:
     raise TypeError(", and ".join(reasons))
 
 
-def _dataclass_builder(kind: Any) -> Parse:
-    hints = typing.get_type_hints(kind)
-    fields = {
-        each.name: _builder(hints[each.name]) for each in dataclasses.fields(kind) if each.init
-    }
-
-    def build(value: Any) -> Any:
-        if not isinstance(value, dict):
-            raise TypeError(f"{value!r} is no object for {kind.__name__}")
-        return kind(**{name: each(value[name]) for name, each in fields.items() if name in value})
-
-    return build
+def _build(kind: Any, fields: dict[str, Parse], value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r} is no object for {kind.__name__}")
+    return kind(**{name: each(value[name]) for name, each in fields.items() if name in value})

@@ -62,6 +62,14 @@ class Order:
 
 
 @dataclass
+class Node:
+    name: str
+    nodes: list[Node] = field(default_factory=list)
+    parent: Node | None = None
+    weight: float = 0.0
+
+
+@dataclass
 class Dated:
     at: datetime
 
@@ -115,6 +123,10 @@ class Taker:
         seen.append(order)
 
 
+async def take_node(node: Node) -> None:
+    seen.append(node)
+
+
 async def take_after(first: str, order: Order) -> None:
     seen.append(order)
 
@@ -152,6 +164,9 @@ async def test_a_handler_takes_the_value_that_its_annotation_names(
         }  # fmt: skip
         await called(take_order, record(json.dumps(nested).encode()))
         assert seen.pop() == Order(2, [Line("a", 1.0)], {"a": 1}, None, [1])
+        of_itself = b'{"name": "a", "nodes": [{"name": "b", "parent": {"name": "c"}}]}'
+        await called(take_node, record(of_itself))
+        assert seen.pop() == Node("a", [Node("b", parent=Node("c"))])
 
 
 async def test_a_handler_may_take_the_record_too_lists_and_outputs() -> None:
@@ -237,6 +252,12 @@ async def test_what_does_not_fit_an_annotation_is_an_invalid_value(
                 assert isinstance(error, DeserializationError)
                 assert (error.tp, error.offset, error.raw) == (TopicPartition("t", 0), 7, value)
                 assert error.__cause__ is not None
+        for weight in ("NaN", "Infinity", "-Infinity", "1e400"):
+            with pytest.raises(InvalidValueError):
+                await called(take_node, record(f'{{"name": "a", "weight": {weight}}}'.encode()))
+        for encoding in ("utf-16", "utf-8-sig", "utf-32"):
+            with pytest.raises(InvalidValueError):
+                await called(take_node, record('{"name": "a"}'.encode(encoding)))
     raw = RawRecord(*dataclasses.astuple(record(b'{"amount": 1}')))
     raw.error = DeserializationError("no schema")
     with pytest.raises(InvalidValueError, match="no schema"):
