@@ -33,7 +33,10 @@ class Declaration(NamedTuple):
     def add_to(self, subparsers: Subparsers, name: str) -> argparse.ArgumentParser:
         description, *sections = re.split(r"\n\n(?=[\w ]+:\n)", self.text.strip("\n"))
         parser = subparsers.add_parser(
-            name, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+            name,
+            help=re.split(r"(?<=\.)\s", description)[0],
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         parser.set_defaults(run=self.run)
         kinds = dict(self.kinds)

@@ -580,7 +580,7 @@ class _Replay:
         if isinstance(failure, asyncio.CancelledError):
             raise failure
         if rejected is not None:
-            raise _not_written(rejected[1])
+            raise _not_written(rejected[1], letters)
 
     async def _write_in_transactions(
         self, tp: TopicPartition, letters: Sequence[_Letter], read_to: int
@@ -594,7 +594,7 @@ class _Replay:
                 transaction.commit_offsets({tp: read_to}, self._consumer.group_metadata())
         except KafkaError as error:
             if self._producer.fatal_error is not None or len(letters) < 2:
-                raise _not_written(error) from error
+                raise _not_written(error, letters) from error
             half = len(letters) // 2
             await self._write_in_transactions(tp, letters[:half], letters[half].dead.offset)
             await self._write_in_transactions(tp, letters[half:], read_to)
@@ -630,8 +630,9 @@ class _Replay:
         print("; ".join(parts), file=sys.stderr)
 
 
-def _not_written(error: BaseException) -> CommandError:
-    return CommandError(f"some dead letters were not written: {plain_text(error)}")
+def _not_written(error: BaseException, letters: Sequence[_Letter]) -> CommandError:
+    what = "some dead letters were not written" if letters else "offsets were not committed"
+    return CommandError(f"{what}: {plain_text(error)}")
 
 
 def _summary(letter: _Letter) -> str:
@@ -667,40 +668,34 @@ def run_purge(options: argparse.Namespace) -> int:
         return 0
     print(f"{options.topic}: {held} in {counted(len(spans), 'partition')}", file=sys.stderr)
     confirm(options, held)
-    _delete(where, spans)
+    _delete(where, options.topic, spans)
     print(f"deleted {held}")
     return 0
 
 
-def _delete(where: Connecting, spans: Mapping[TopicPartition, Span]) -> None:
+def _delete(where: Connecting, topic: str, spans: Mapping[TopicPartition, Span]) -> None:
     with where.cluster() as cluster:
-        for name in dict.fromkeys(tp.topic for tp in spans):
-            ask_for_topic(cluster, name)  # it may have been deleted meanwhile
+        ask_for_topic(cluster, topic)  # it may have been deleted meanwhile
         problems = [
-            f"partition {tp.partition} of {tp.topic} was not purged: it has no leader"
+            f"partition {tp.partition} of {topic} was not purged: it has no leader"
             for tp in spans
             if cluster.view.leader(tp) is None
         ]
         timeout_ms = int(where.config.request_timeout_s * 1000)
         for node, by_topic in by_leader(cluster, spans).items():
-            topics = [
-                DeleteRecordsTopic(
-                    name=topic,
-                    partitions=[
-                        DeleteRecordsPartition(
-                            partition_index=number, offset=spans[TopicPartition(topic, number)].end
-                        )
-                        for number in numbers
-                    ],
+            partitions = [
+                DeleteRecordsPartition(
+                    partition_index=number, offset=spans[TopicPartition(topic, number)].end
                 )
-                for topic, numbers in by_topic.items()
+                for number in by_topic[topic]
             ]
-            request = DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
+            asked = [DeleteRecordsTopic(name=topic, partitions=partitions)]
+            request = DeleteRecordsRequest(topics=asked, timeout_ms=timeout_ms)
+            (answer,) = cluster.request(node, request).topics
             problems += [
-                f"partition {each.partition_index} of {topic.name} was not purged: "
+                f"partition {each.partition_index} of {topic} was not purged: "
                 f"{reason_of(each.error_code)}"
-                for topic in cluster.request(node, request).topics
-                for each in topic.partitions
+                for each in answer.partitions
                 if each.error_code
             ]
     raise_if_any(problems)

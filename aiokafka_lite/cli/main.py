@@ -47,7 +47,7 @@ class Command(NamedTuple):
         declared: Mapping[str, Declaration] = module.COMMANDS
         prefix, names = "", [self.name]
         if next_word in self.actions or self.name not in declared:
-            parser = subparsers.add_parser(self.name, description=self.summary)
+            parser = subparsers.add_parser(self.name)
             subparsers = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
             prefix, names = f"{self.name} ", [*self.actions]
         for name in names:

@@ -42,9 +42,9 @@ from aiokafka_lite._tasks import Event, TaskScope
 from aiokafka_lite._threads import compute
 from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.problems import CommandError, plain_text
-from aiokafka_lite.cli.run import FORMAT, consumer_of, handle_all, load, serve
+from aiokafka_lite.cli.run import FORMAT, consumer_of, handle_all, is_temporary, load, serve
 from aiokafka_lite.consumer.processing.draining import DRAIN_S
-from aiokafka_lite.errors import KafkaError, UnknownTopicOrPartitionError
+from aiokafka_lite.errors import KafkaError
 
 if TYPE_CHECKING:
     from aiokafka_lite import AIOKafkaConsumer
@@ -107,10 +107,7 @@ def _failing(connection: Connection) -> Iterator[None]:
     try:
         yield
     except (CommandError, KafkaError) as error:
-        is_temporary = isinstance(error, KafkaError) and error.retriable
-        # It has waited for a missing topic already.
-        is_permanent = not is_temporary or isinstance(error, UnknownTopicOrPartitionError)
-        _send(connection, Failed(plain_text(error), is_permanent))
+        _send(connection, Failed(plain_text(error), not is_temporary(error)))
         sys.exit(1)
 
 

@@ -20,7 +20,7 @@ from aiokafka_lite.cli import loops
 from aiokafka_lite.cli.arguments import Declaration, host_and_port
 from aiokafka_lite.cli.connecting import connecting
 from aiokafka_lite.cli.problems import CommandError, Interrupted, MissingExtraError, UsageError
-from aiokafka_lite.errors import KafkaError
+from aiokafka_lite.errors import KafkaError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
     from aiokafka_lite import AIOKafkaConsumer
@@ -128,21 +128,28 @@ def load(text: str) -> object:
 
 
 # --- A process ------------------------------------------------------------------------------
+def is_temporary(error: object) -> bool:
+    """Whether a process that ends by an error starts again, if there are several."""
+    # It has waited for a missing topic already.
+    is_missing = isinstance(error, UnknownTopicOrPartitionError)
+    return isinstance(error, KafkaError) and error.retriable and not is_missing
+
+
 def consumer_of(options: argparse.Namespace, number: int, handler: object) -> AIOKafkaConsumer:
     """Create the consumer of a process. Processes of a named program stay in the group."""
     from aiokafka_lite import AIOKafkaConsumer
     from aiokafka_lite.processing import Router
 
     class LeavingConsumer(AIOKafkaConsumer[Any, Any]):
-        """A static member that leaves the group when it is stopped."""
+        """A static member that leaves the group, unless its process starts again."""
 
         async def stop(
             self, timeout: float = 10.0, *, leave: bool | None = True
         ) -> dict[TopicPartition, OffsetAndMetadata]:
             return await super().stop(timeout, leave=leave)
 
-        async def __aexit__(self, *_: object) -> None:
-            await self.stop()
+        async def __aexit__(self, *failure: Any) -> None:
+            await (super().__aexit__(*failure) if is_temporary(failure[1]) else self.stop())
 
     try:
         router = Router(handler) if isinstance(handler, Mapping) else handler

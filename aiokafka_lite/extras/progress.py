@@ -58,8 +58,8 @@ async def _show(consumer: AIOKafkaConsumer[Any, Any], console: Console) -> None:
             while True:
                 bars.draw(consumer.metrics())
                 await asyncio.sleep(REFRESH_S)
-        finally:
-            bars.draw(consumer.metrics())
+        finally:  # the partitions may be gone
+            bars.update({"records": bars.total(consumer.metrics())})
 
 
 class _Bars:
@@ -72,11 +72,14 @@ class _Bars:
         self._samples: list[tuple[float, int]] = []
 
     def draw(self, metrics: Mapping[str, Any]) -> None:
-        rows = {"records": self._total(metrics)}
+        rows = {"records": self.total(metrics)}
         if len(partitions := metrics["partitions"]) <= MOST_BARS:
             rows |= self._partitions(partitions)
         for name in [each for each in self._tasks if each not in rows]:
             self._progress.remove_task(self._tasks.pop(name))
+        self.update(rows)
+
+    def update(self, rows: Mapping[str, Row]) -> None:
         for name, (done, left, text) in rows.items():
             if name not in self._tasks:
                 self._tasks[name] = self._progress.add_task(name, text="")
@@ -84,7 +87,7 @@ class _Bars:
             self._progress.update(self._tasks[name], completed=done, total=total, text=text)
         self._progress.refresh()
 
-    def _total(self, metrics: Mapping[str, Any]) -> Row:
+    def total(self, metrics: Mapping[str, Any]) -> Row:
         done = sum(metrics[f"processing_{each}_total"] for each in ("finished", "dead", "dropped"))
         now = asyncio.get_running_loop().time()
         self._samples = [each for each in self._samples if each[0] > now - RATE_S] + [(now, done)]

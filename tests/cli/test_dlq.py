@@ -14,7 +14,7 @@ from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.cli import dlq, loops
 from aiokafka_lite.cli.reading import Span, records_of
-from aiokafka_lite.errors import TopicAuthorizationFailedError
+from aiokafka_lite.errors import GroupAuthorizationFailedError, TopicAuthorizationFailedError
 from aiokafka_lite.processing import DROP, Retry
 from aiokafka_lite.producing import AIOKafkaProducer
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
@@ -193,6 +193,19 @@ async def test_what_cannot_be_written_is_said_and_not_committed(cli: Running) ->
         assert "some dead letters were not written" in ended.errors
         ended = await cli("replay", letters.dead, "-b", broker.bootstrap_servers, "--group", group)
         assert ended.errors.startswith("4 dead letters replayed")
+
+
+async def test_offsets_that_are_not_committed_are_no_letters_that_are_not_written(
+    cli: Running,
+) -> None:
+    async with Broker() as broker:
+        letters = Letters(KafkaHandle("embedded", broker.bootstrap_servers))
+        await letters.fill()
+        more = ["--group", "g", "--transactional-id", "t", "--where", "key=none"]
+        with broker.on("TxnOffsetCommit").fail(GroupAuthorizationFailedError, times=None):
+            ended = await cli("replay", letters.dead, "-b", broker.bootstrap_servers, *more)
+        assert ended.code == 1
+        assert "error: offsets were not committed: " in ended.errors
 
 
 @pytest.mark.parametrize("is_transactional", [False, True])

@@ -44,6 +44,7 @@ def test_plain_decoder_is_told_in_one_line_with_what_to_install(
         ("broker", "[--status-port PORT | --no-status]"),
         ("reset", "(--topic TOPIC[:N,N-N…] | --all-topics) (--to WHERE | --by N)"),
         ("completion", "bash, zsh, fish, tcsh, powershell"),
+        ("dlq", "Show a dead letter: the failure, and the record's headers, key and value."),
     ],
 )
 def test_help_is_printed(

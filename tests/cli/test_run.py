@@ -16,7 +16,7 @@ import urllib.request
 from asyncio.subprocess import PIPE, Process
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -27,13 +27,20 @@ from aiokafka_lite.broker import Broker
 from aiokafka_lite.cli import processes
 from aiokafka_lite.cli.main import build_parser
 from aiokafka_lite.cli.problems import CommandError, UsageError
-from aiokafka_lite.cli.run import load
+from aiokafka_lite.cli.run import consumer_of, load
+from aiokafka_lite.errors import (
+    KafkaError,
+    NodeNotReadyError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
 from aiokafka_lite.structs import TopicPartition
 from tests.cli.running import Running
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.for_each import for_each
 from tests.support.ports import free_port
 from tests.support.programs import started, started_and_awaited
+from tests.support.waiting import until
 
 PATIENCE_S = 60.0
 ROOT = Path(__file__).parents[2]
@@ -524,6 +531,28 @@ async def test_errors_that_a_restart_does_not_cure_end_the_command(
                 assert await running.rest() == 1
                 assert text in running.lines[-1]
                 assert "starts again" not in "".join(running.lines)
+
+
+async def test_only_a_process_that_starts_again_stays_in_the_group(
+    embedded: KafkaHandle, cli: Running
+) -> None:
+    for error, count in (
+        (NodeNotReadyError("t"), 1),
+        (TopicAuthorizationFailedError("t"), 0),
+        (UnknownTopicOrPartitionError("t"), 0),
+        (None, 0),
+    ):
+        topic = await topic_of(embedded, 1)
+        arguments = ["run", "m:h", topic, "-g", topic, "-b", embedded.bootstrap_servers]
+        options = build_parser("run").parse_args([*arguments, "--processes", "2"])
+        options.instance = "of-this-start"
+        with suppress(KafkaError):
+            async with consumer_of(options, 0, object()) as consumer:
+                await until(consumer.assignment)
+                if error is not None:
+                    raise error
+        [group] = (await cli("groups", topic, "--json", "-b", embedded.bootstrap_servers)).objects
+        assert group["members"] == count, error
 
 
 @pytest.mark.parametrize(

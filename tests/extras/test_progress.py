@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -62,6 +64,29 @@ async def test_a_terminal_shows_records_rate_lag_failures_and_bars(
         assert "a second" in text
         assert "of the handler" not in text  # the output is no terminal
         assert (f"{topic}/0" in text) is (topic == few)
+
+
+async def test_the_last_picture_keeps_the_bars_of_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At the end of `run`, they may be another member's."""
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=200)
+    monkeypatch.setattr(progress, "REFRESH_S", 0.01)
+    partitions = [{"topic": "t", "partition": 0, "position": 3, "lag": 4}]
+    metrics: dict[str, Any] = {
+        **{f"processing_{each}_total": 2 for each in ("finished", "dead", "dropped", "failed")},
+        "lag": 4, "partitions": partitions,
+    }  # fmt: skip
+    consumer: Any = SimpleNamespace(metrics=lambda: metrics)
+    showing = asyncio.create_task(ORIGINAL(consumer, console))
+    await asyncio.sleep(0.05)
+    shown.truncate(0)
+    metrics |= {"partitions": [], "lag": 0}
+    showing.cancel()
+    await asyncio.wait([showing])
+    assert "t/0" in shown.getvalue()
+    assert "0 left" in shown.getvalue()
 
 
 async def swallow(dead: object) -> None: ...
