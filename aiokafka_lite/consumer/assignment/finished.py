@@ -303,8 +303,8 @@ class Finished:
     ) -> tuple[dict[TopicPartition, OffsetAndMetadata], set[TopicPartition]]:
         """Count as processed the offsets that the application commits by name.
 
-        During `consumer.run` this finishes only records of the current task. Returns the offsets to
-        commit, and the partitions whose offset is exactly the named one.
+        During `consumer.run` this finishes only records of the current handler. Returns the offsets
+        to commit, and the partitions whose offset is exactly the named one.
         """
         processing = self._reads.processing
         own = None if processing is None else processing.own_records()

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from aiokafka_lite._transaction import BegunTransaction
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, joined
-from aiokafka_lite.structs import TopicPartition
+from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 # How long rebalances and stops wait for handlers that were cancelled, and for transactions.
 LONGEST_END_S: Final = 1.0
@@ -201,13 +201,17 @@ class Processing(Work, Protocol):
     def takes(self, sink: object) -> bool: ...
 
     def own_records(self) -> Mapping[Cursor, Mapping[int, object]] | None:
-        """Return the current task's records with holders. None: commits finish all."""
+        """Return the current handler's records with holders. None: commits finish all."""
+
+    def as_read(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        """Name delayed records of the current handler by their places in the delay topic."""
+        return
 
     async def end(self, until: float, deadline: float) -> None:
         """Start no more records. Cancel those still processed at `until`, before the deadline."""
 
     def note_stopper(self, deadline: float) -> None:
-        """Note that the current task stops the consumer, too: `end` does not wait for it."""
+        """Note that the current handler stops the consumer, too: `end` does not wait for it."""
 
     def receipts(self) -> Iterable[HeldRecord]:
         """Return the records that the application is processing. Raises if handlers have them."""

@@ -142,6 +142,8 @@ class Commits:
         if self.member.is_fenced:  # committing no partitions would look like success
             raise self.member.why_lost()
         wanted = self._finished.offsets_to_commit() if offsets is None else check_offsets(offsets)
+        if offsets is not None and (processing := self._core.reads.processing) is not None:
+            processing.as_read(wanted)
         # Also if they are no longer assigned, because the application must know.
         if assigned_as is None and (
             self._state.has_lost_any(wanted) or (wanted and self.member.is_rebalancing)

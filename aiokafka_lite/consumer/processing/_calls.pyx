@@ -25,7 +25,7 @@ from aiokafka_lite.consumer.processing.steps cimport Steps
 import asyncio
 from contextvars import copy_context
 
-from aiokafka_lite.consumer.processing.calls import asker, awaited
+from aiokafka_lite.consumer.processing.calls import HANDLING, asker, awaited
 
 
 @cython.final
@@ -38,22 +38,21 @@ cdef class Calls:
     """
 
     cdef public Job job
+    cdef public object context
     cdef Steps steps
     cdef object task
     cdef object handler
     cdef dict flights
-    cdef object context
     cdef bint is_alone
     cdef object clock
     cdef object is_cancelled
     cdef object call
 
-    def __init__(self, Steps steps, task, handler, flights, context, *, is_alone):
+    def __init__(self, Steps steps, task, handler, flights, *, is_alone):
         self.steps = steps
         self.task = task
         self.handler = handler
         self.flights = flights
-        self.context = context
         self.is_alone = is_alone
         self.clock = asyncio.get_running_loop().time
         self.is_cancelled = asker(task)
@@ -80,6 +79,8 @@ cdef class Calls:
         PyDict_DelItem(self.flights, self.job)
         PyDict_SetItem(self.flights, job, self.task)
         self.job = job
+        HANDLING.set((job.cursor, job.offset))
+        self.context = copy_context()
         self.call = coroutine_of(self.handler(job.record))
         return True
 

@@ -12,11 +12,12 @@ from aiokafka_lite.consumer.processing.steps import Steps
 
 
 class Calls:
-    """`job` is the record that is being handled, the first of a list."""
+    """`job` is the record that is being handled, the first of a list, in `context`."""
 
-    __slots__ = ("job",)
+    __slots__ = ("context", "job")
 
     job: Job
+    context: Context
 
     def __init__(
         self,
@@ -24,7 +25,6 @@ class Calls:
         task: asyncio.Task[Any],
         handler: Callable[..., Awaitable[Any]],
         running: dict[Job, asyncio.Task[None]],
-        context: Context,
         *,
         is_alone: bool,
     ) -> None:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextvars import copy_context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
@@ -100,6 +101,8 @@ class Draining:
         self._stop, self._run = stop, run
         self._signals = StopSignals()
         self._loop = asyncio.get_running_loop()
+        # A signal interrupts any code, such as that of a handler, which does not stop the consumer.
+        self._context = copy_context()
         self._scope = TaskScope("processing")
         self._stopping: asyncio.Task[None] | None = None
         self._is_forced = False
@@ -128,7 +131,7 @@ class Draining:
             self._waiting_since = now
         if now - self._waiting_since < BLOCKED_S:
             self._received.append(number)
-            self._loop.call_soon_threadsafe(self._heed)
+            self._loop.call_soon_threadsafe(self._heed, context=self._context)
         else:
             self._signals.raise_earlier(number)
 

@@ -46,6 +46,7 @@ from aiokafka_lite.consumer.processing.allowance import Allowance, OneByOne
 from aiokafka_lite.consumer.processing.attempts import Attempts, end_of_run, one_line
 from aiokafka_lite.consumer.processing.bounds import LOOK_S, RunBounds
 from aiokafka_lite.consumer.processing.calls import (
+    HANDLING,
     asker,
     in_copy_of,
     is_asked_to_end,
@@ -69,7 +70,7 @@ from aiokafka_lite.errors import (
     IllegalOperation,
     IllegalStateError,
 )
-from aiokafka_lite.structs import ConsumerRecord, TopicPartition
+from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 
 try:
     from aiokafka_lite.consumer.processing._calls import Calls
@@ -401,8 +402,14 @@ class Run(Processing):
         finally:
             self._note_end(None)
 
+    def _caller(self) -> asyncio.Task[None] | None:
+        """Return the task of the handler call that calls this, also from a task of its own."""
+        place = HANDLING.get(None)
+        running = self._running.items()
+        return next((task for job, task in running if (job.cursor, job.offset) == place), None)
+
     def note_stopper(self, deadline: float) -> None:
-        if (task := asyncio.current_task()) is not None and task in self._running.values():
+        if (task := self._caller()) is not None:
             self._stoppers.add(task)
             self._stoppers_until = max(self._stoppers_until, deadline + LONGEST_END_S)
             self._returned.set()  # a stop that waits for this handler
@@ -629,12 +636,16 @@ class Run(Processing):
             return None
         if self._steps.is_finishing or self._gate.holds:
             return None
-        if self._outbox is not None and self._outbox.is_full:
-            ready = self._lanes.ready
-            if not (ready and self._is_awaited(ready[0])):
-                return None
-        breaker = self._attempts.breaker
-        if breaker is not None and not breaker.is_closed and breaker.may_probe(now):
+        breaker, ready = self._attempts.breaker, self._lanes.ready
+        is_full = self._outbox is not None and self._outbox.is_full
+        if is_full and not (ready and self._is_awaited(ready[0])):
+            return None
+        if (
+            breaker is not None
+            and not breaker.is_closed
+            and breaker.may_probe(now)
+            and not (ready and ready[0].state is DEAD)  # its letter takes no call
+        ):
             is_new_there = self._put_first(lambda job: job.error is None and job.may_begin)
             if not is_new_there and self._buffer.can_serve(()):
                 self._is_new_wanted = True
@@ -642,7 +653,7 @@ class Run(Processing):
                 return None
         if (job := self._first_that_may()) is not None:
             job.begin(now, self._attempts.success_count)
-        if len(self._lanes.ready) < self._steps.feed_below:
+        if len(ready) < self._steps.feed_below:
             self._steps.feed_below = 0
             self._wants_more.set()
         return job
@@ -694,7 +705,7 @@ class Run(Processing):
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 -- a worker is one
         handler, running, clock = self._handler, self._running, self._loop.time
-        base, is_cancelled, limit = self._context, asker(task), self._limit
+        is_cancelled, limit = asker(task), self._limit
         takes_lists = self._handling.batch_size is not None
         # A handler may undo the cancellation by the limit, which only this loop notices.
         is_alone = takes_lists or self._outbox is not None or limit is not None
@@ -702,7 +713,7 @@ class Run(Processing):
         may_change = self._handling.concurrency is self._concurrency
         is_limited = may_change or self._rate is not None or fair is not None
         begin = self._begin_within_limits if is_limited else self._next_chains
-        calls = Calls(self._steps, task, handler, running, base, is_alone=is_alone or is_limited)
+        calls = Calls(self._steps, task, handler, running, is_alone=is_alone or is_limited)
         while not self._steps.is_finishing:
             chains = begin(clock())
             if chains is None:
@@ -716,7 +727,7 @@ class Run(Processing):
                 self._begin_letter(job)
                 del job, chains
                 continue
-            calls.job = job
+            calls.job, calls.context = job, self._context_of(job)
             running.update((each, task) for chain in chains for each in chain)
             try:
                 try:
@@ -727,7 +738,9 @@ class Run(Processing):
                             else job.record
                         )
                         outputs = await (
-                            in_copy_of(base, call) if self._steps.isolates else calls.of(call)
+                            in_copy_of(calls.context, call)
+                            if self._steps.isolates
+                            else calls.of(call)
                         )
                     finally:
                         if fair is not None:
@@ -763,11 +776,20 @@ class Run(Processing):
                             del running[job]
                             self._note_returned(job.cursor)
                 del calls.job, job, chain, chains
-            self._isolate_if_changed(base)
+            self._isolate_if_changed(calls.context)
 
-    def _isolate_if_changed(self, base: Context) -> None:
+    def _context_of(self, job: Job) -> Context:
+        """Return the context of a call: the worker's, unless a call has changed that of one."""
+        HANDLING.set((job.cursor, job.offset))
+        if not self._steps.isolates:
+            return copy_context()
+        context = self._context.copy()
+        context.run(HANDLING.set, (job.cursor, job.offset))
+        return context
+
+    def _isolate_if_changed(self, context: Context) -> None:
         try:
-            if copy_context() != base:
+            if copy_context() != context:
                 self._steps.isolates = True
         except Exception:  # noqa: BLE001 -- a value that cannot be compared
             self._steps.isolates = True
@@ -936,6 +958,7 @@ class Run(Processing):
     async def _write_in_turn(self, job: Job) -> None:
         await asyncio.sleep(0)  # an eager task factory runs this task before it is noted
         task = self._running[job]
+        HANDLING.set((job.cursor, job.offset))
         # A rebalance that waits looks again.
         alarm = self._loop.call_later(LONG_LETTER_S, self._observers.acted)
         try:
@@ -963,8 +986,7 @@ class Run(Processing):
         assert letter is not None  # noqa: S101 -- likewise
         history = () if job.origin is None else job.origin.history
         try:
-            call = letter(DeadRecord(job.record, error, job.attempts, job, history))
-            await in_copy_of(self._context, call)
+            await letter(DeadRecord(job.record, error, job.attempts, job, history))
         except BaseException as failure:  # noqa: BLE001 -- kept, or raised
             self._raise_unless_failed(failure, task)
             if self._handling.delays.cannot_have(job, failure):
@@ -1044,15 +1066,24 @@ class Run(Processing):
                 "together with the handlers' outputs"
             )
         own: dict[Cursor, dict[int, object]] = {}
-        task = asyncio.current_task()
-        for job, worker in self._running.items():
-            if worker is task:
-                own.setdefault(job.cursor, {})[job.offset] = job
+        for job in self._own_jobs():
+            own.setdefault(job.cursor, {})[job.offset] = job
         return own
 
+    def _own_jobs(self) -> list[Job]:
+        caller = self._caller()
+        return [job for job, task in self._running.items() if task is caller]
+
+    def as_read(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        for job in self._own_jobs():
+            tp = TopicPartition(job.record.topic, job.record.partition)
+            named = None if job.origin is None else offsets.get(tp)
+            if named is not None and named.offset == job.record.offset + 1:
+                del offsets[tp]
+                offsets[job.cursor.tp] = named._replace(offset=job.offset + 1)
+
     def receipts(self) -> list[JobReceipt]:
-        task = asyncio.current_task()
-        own = [JobReceipt(self, job) for job, worker in self._running.items() if worker is task]
+        own = [JobReceipt(self, job) for job in self._own_jobs()]
         if not own:
             raise IllegalOperation(
                 "consumer.run() is active, and this task is not a handler: only a handler can "

@@ -17,6 +17,8 @@ import pytest
 
 from aiokafka_lite import AIOKafkaConsumer
 from aiokafka_lite._compat import timeout
+from aiokafka_lite.consumer.assignment.cursor import Cursor
+from aiokafka_lite.consumer.processing.calls import HANDLING
 from aiokafka_lite.consumer.processing.draining import (
     BLOCKED_S,
     DRAIN_S,
@@ -221,6 +223,28 @@ async def test_a_signal_of_the_step_in_which_run_ends_stops_the_consumer() -> No
         async with Draining((signal.SIGUSR1,), stop, ended):
             signal.raise_signal(signal.SIGUSR1)
         assert (stopped, heard) == ([DRAIN_S], [signal.SIGUSR1])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+async def test_a_signal_that_interrupts_a_handler_stops_for_others() -> None:
+    """The stop waits for this handler, too."""
+    stopped_by: list[object] = []
+
+    async def stop(timeout_s: float) -> dict[TopicPartition, OffsetAndMetadata]:
+        stopped_by.append(HANDLING.get(None))
+        return {}
+
+    async def handle() -> None:
+        HANDLING.set((Cursor(TopicPartition("t", 0)), 0))
+        signal.raise_signal(signal.SIGUSR1)
+
+    run: Any = SimpleNamespace(counts=lambda: {"at_work": 1})
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        async with Draining((signal.SIGUSR1,), stop, run):
+            await asyncio.create_task(handle())
+        assert stopped_by == [None]
     finally:
         signal.signal(signal.SIGUSR1, before)
 

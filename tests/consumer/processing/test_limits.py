@@ -83,6 +83,25 @@ async def test_dead_letters_do_not_wait_for_calls(settings: dict[str, Any]) -> N
     assert len(case.done) == 10
 
 
+async def test_before_a_dead_letter_no_probe_begins_beyond_the_limit() -> None:
+    def order(record: Record) -> bytes | None:
+        if record.offset % 2:
+            raise KeyError(record.offset)
+        return record.key
+
+    case = Shaped(
+        max_per_second=0.5, order=order, fails=lambda record: now() < ends_at,
+        breaker=CircuitBreaker(first_pause_ms=10, max_pause_ms=10),
+    )  # fmt: skip
+    ends_at = now() + 60
+    async with case.running():
+        for number in range(30):
+            case.put(KEYS[10 * number :][:10])
+            await asyncio.sleep(1)
+    assert len(case.calls) >= 14
+    assert min(later[0] - at[0] for at, later in pairwise(case.calls)) >= 2 - 1e-3
+
+
 async def test_explain_names_the_limit_that_a_record_waits_for() -> None:
     case = Shaped(max_per_second=0.1, batch_size=5, batch_wait_ms=4_000)
     case.put(KEYS[:5])
