@@ -6,20 +6,19 @@ group has started to consume.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
-from aiokafka_lite.broker.cluster import ClusterNode
 from aiokafka_lite.broker.configs import READ_UNCOMMITTED
 from aiokafka_lite.broker.handlers.base import (
     Delayed,
     RequestContext,
+    answered,
     code_of,
     handler,
-    refusing,
     text_of,
 )
 from aiokafka_lite.broker.share.partition import (
@@ -35,7 +34,7 @@ from aiokafka_lite.broker.share.sessions import (
     BrokerShareSession,
     ShareSessionKey,
 )
-from aiokafka_lite.broker.topics import Partition, PartitionKey
+from aiokafka_lite.broker.topics import Node, Partition, PartitionKey
 from aiokafka_lite.errors import (
     BrokerResponseError,
     InvalidGroupIdError,
@@ -52,7 +51,6 @@ from aiokafka_lite.errors import (
 from aiokafka_lite.protocol.messages.share import (
     AcknowledgementBatch,
     AcquiredRecords,
-    LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionData,
     ShareFetchableTopicResponse,
@@ -69,12 +67,12 @@ from aiokafka_lite.protocol.messages.share_acknowledge import (
 )
 from aiokafka_lite.protocol.messages.share_groups import (
     AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
     AlterShareGroupOffsetsResponse,
-    AlterShareGroupOffsetsResponsePartition,
-    AlterShareGroupOffsetsResponseTopic,
     DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequestTopic,
     DeleteShareGroupOffsetsResponse,
-    DeleteShareGroupOffsetsResponseTopic,
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,
     DescribeShareGroupOffsetsResponse,
@@ -349,20 +347,15 @@ def _checked(batches: Sequence[AcknowledgementBatch], *, is_renew: bool) -> Iter
 
 
 def _response(read: ShareRead) -> ShareFetchResponse:
-    ctx = read.ctx
-    hints = _Hints(ctx)
-    topics: list[ShareFetchableTopicResponse] = []
-    for topic_id, keys in groupby(sorted(read.found), lambda key: key.topic_id):
-        topic = ShareFetchableTopicResponse(topic_id=topic_id)
-        topics.append(topic)
-        for key in keys:
-            data = read.found[key]
-            topic.partitions.append(data)
-            hints.add(key, data, data.error_code, data.acknowledge_error_code)
     return ShareFetchResponse(
-        acquisition_lock_timeout_ms=_lock_ms(ctx, read.member),
-        responses=topics,
-        node_endpoints=hints.endpoints,
+        acquisition_lock_timeout_ms=_lock_ms(read.ctx, read.member),
+        responses=[
+            ShareFetchableTopicResponse(
+                topic_id=topic_id, partitions=[read.found[key] for key in keys]
+            )
+            for topic_id, keys in groupby(sorted(read.found), lambda key: key.topic_id)
+        ],
+        node_endpoints=_endpoints(read.ctx, read.found),
     )
 
 
@@ -370,30 +363,24 @@ def _lock_ms(ctx: RequestContext, member: ShareSessionKey) -> int:
     return ctx.cluster.share_group_settings(member.group_id).record_lock_duration_ms
 
 
-class _Hints:
-    """The leaders of partitions that have moved."""
-
-    def __init__(self, ctx: RequestContext) -> None:
-        self._ctx = ctx
-        self._nodes: dict[int, ClusterNode] = {}
-
-    def add(self, key: PartitionKey, data: PartitionData | AckPartitionData, *codes: int) -> None:
-        if NotLeaderForPartitionError.errno not in codes:
-            return
-        partition = self._ctx.cluster.catalog.partition(*key)
-        data.current_leader = LeaderIdAndEpoch(
-            leader_id=partition.leader_id, leader_epoch=partition.leader_epoch
-        )
-        leader = self._ctx.cluster.nodes.get(partition.leader_id)
-        if leader is not None:
-            self._nodes[leader.id] = leader
-
-    @property
-    def endpoints(self) -> list[NodeEndpoint]:
-        return [
-            NodeEndpoint(node_id=at.id, host=at.host, port=at.port, rack=at.rack)
-            for at in map(self._ctx.address_of, self._nodes.values())
-        ]
+def _endpoints(
+    ctx: RequestContext, parts: Mapping[PartitionKey, PartitionData | AckPartitionData]
+) -> list[NodeEndpoint]:
+    """Add the leaders of moved partitions to their parts, and return the leaders' addresses."""
+    moved = NotLeaderForPartitionError.errno
+    nodes: dict[int, Node] = {}
+    for key, data in parts.items():
+        if data.error_code == moved or getattr(data, "acknowledge_error_code", 0) == moved:
+            partition = ctx.cluster.catalog.partition(*key)
+            data.current_leader.leader_id = partition.leader_id
+            data.current_leader.leader_epoch = partition.leader_epoch
+            if partition.leader_id in ctx.cluster.nodes:
+                node = ctx.cluster.nodes[partition.leader_id]
+                nodes[partition.leader_id] = ctx.address_of(node)
+    return [
+        NodeEndpoint(node_id=at.id, host=at.host, port=at.port, rack=at.rack)
+        for at in nodes.values()
+    ]
 
 
 @handler(ShareAcknowledgeRequest)
@@ -408,7 +395,7 @@ def share_acknowledge(
         ctx.node.share_sessions.use(member, request.share_session_epoch)
     except BrokerResponseError as error:
         return ShareAcknowledgeResponse(error_code=error.errno)
-    hints = _Hints(ctx)
+    answers: dict[PartitionKey, AckPartitionData] = {}
     topics: list[ShareAcknowledgeTopicResponse] = []
     for asked in request.topics:
         topic = ShareAcknowledgeTopicResponse(topic_id=asked.topic_id)
@@ -421,7 +408,7 @@ def share_acknowledge(
             refused = _acknowledge(ctx, member, key, batches, is_renew=request.is_renew_ack)
             if refused is not None:
                 data.error_code, data.error_message = code_of(refused), text_of(refused)
-            hints.add(key, data, data.error_code)
+            answers[key] = data
             topic.partitions.append(data)
             yield
         topics += [topic] if topic.partitions else []
@@ -430,7 +417,7 @@ def share_acknowledge(
     return ShareAcknowledgeResponse(
         acquisition_lock_timeout_ms=_lock_ms(ctx, member),
         responses=topics,
-        node_endpoints=hints.endpoints,
+        node_endpoints=_endpoints(ctx, answers),
     )
 
 
@@ -452,29 +439,20 @@ def _described(
     if error is not NoError:
         group.error_code, group.error_message = error.errno, error.description
         return group
-    shares, catalog = ctx.cluster.share_partitions, ctx.cluster.catalog
+    shares = ctx.cluster.share_partitions
     if asked.topics is None:
-        wanted = {
-            topic_id: [key.partition for key in keys]
-            for topic_id, keys in groupby(
-                shares.partitions_of(asked.group_id), lambda key: key.topic_id
-            )
-        }
-        named = {
-            topic.name: indexes
-            for topic_id, indexes in wanted.items()
-            if (topic := catalog.by_id(topic_id)) is not None
-        }
+        named: dict[str, list[int]] = {}
+        for partition in shares.partitions_of(asked.group_id):
+            named.setdefault(partition.topic, []).append(partition.index)
     else:
         named = {each.topic_name: each.partitions for each in asked.topics}
     for name, indexes in named.items():
-        known = catalog.by_name(name)
-        topic_id = ZERO_UUID if known is None else known.topic_id
-        answered = DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id)
-        group.topics.append(answered)
+        topic_id = _topic_id(ctx, name)
+        described = DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic_id)
+        group.topics.append(described)
         for index in indexes:
             offsets = shares.offsets(asked.group_id, PartitionKey(topic_id, index))
-            answered.partitions.append(
+            described.partitions.append(
                 DescribeShareGroupOffsetsResponsePartition(
                     partition_index=index,
                     start_offset=offsets.start_offset,
@@ -485,64 +463,72 @@ def _described(
     return group
 
 
-def _check_empty(ctx: RequestContext, group_id: str) -> None:
-    """Raise an error unless the coordinator may change the offsets of a group."""
-    if not group_id:
-        raise InvalidGroupIdError(InvalidGroupIdError.description)
-    error = ctx.groups.availability(group_id)
+def _topic_id(ctx: RequestContext, name: str) -> bytes:
+    topic = ctx.cluster.topic(name)
+    return ZERO_UUID if topic is None else topic.topic_id
+
+
+OffsetsResponse: TypeAlias = AlterShareGroupOffsetsResponse | DeleteShareGroupOffsetsResponse
+
+
+def _altered(
+    ctx: RequestContext,
+    request: AlterShareGroupOffsetsRequest | DeleteShareGroupOffsetsRequest,
+    fill: Callable[..., None],
+) -> Steps[OffsetsResponse]:
+    """Answer the elements of a request, or refuse all unless the group is empty."""
+    group = ctx.groups.groups.get(request.group_id)
+    error = ctx.groups.availability(request.group_id) if request.group_id else InvalidGroupIdError
+    if error is NoError and group is not None and not group.is_empty:
+        error = NonEmptyGroup
     if error is not NoError:
-        raise error(error.description)
-    group = ctx.groups.groups.get(group_id)
-    if group is not None and not group.is_empty:
-        raise NonEmptyGroup(NonEmptyGroup.description)
+        refused = cast("OffsetsResponse", request.response())
+        refused.error_code, refused.error_message = error.errno, error.description
+        return refused
+    response = cast("OffsetsResponse", (yield from answered(ctx, request, fill)))
+    for topic in response.responses:
+        topic.topic_id = _topic_id(ctx, topic.topic_name)
+    return response
 
 
-NO_PARTITION: Final = "This server does not host this topic-partition."
+def _known(ctx: RequestContext, topic_name: str, partition: int = 0) -> Partition:
+    topic = ctx.cluster.topic(topic_name)
+    known = None if topic is None else topic.partition(partition)
+    if known is None:
+        raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
+    return known
 
 
 @handler(AlterShareGroupOffsetsRequest)
 def alter_share_group_offsets(
     ctx: RequestContext, request: AlterShareGroupOffsetsRequest
-) -> AlterShareGroupOffsetsResponse:
-    response = AlterShareGroupOffsetsResponse()
-    with refusing(response):
-        _check_empty(ctx, request.group_id)
-        for topic in request.topics:
-            known = ctx.cluster.topic(topic.topic_name)
-            topic_id = ZERO_UUID if known is None else known.topic_id
-            answered = AlterShareGroupOffsetsResponseTopic(
-                topic_name=topic.topic_name, topic_id=topic_id
-            )
-            response.responses.append(answered)
-            for each in topic.partitions:
-                result = AlterShareGroupOffsetsResponsePartition(
-                    partition_index=each.partition_index
-                )
-                answered.partitions.append(result)
-                with refusing(result):
-                    if known is None or known.partition(each.partition_index) is None:
-                        raise UnknownTopicOrPartitionError(NO_PARTITION)
-                    key = PartitionKey(topic_id, each.partition_index)
-                    ctx.cluster.share_partitions.alter(request.group_id, key, each.start_offset)
-    return response
+) -> Steps[object]:
+    return _altered(ctx, request, _alter)
+
+
+def _alter(
+    ctx: RequestContext,
+    request: AlterShareGroupOffsetsRequest,
+    topic: AlterShareGroupOffsetsRequestTopic,
+    asked: AlterShareGroupOffsetsRequestPartition,
+    _: object,
+) -> None:
+    key = _known(ctx, topic.topic_name, asked.partition_index).key
+    ctx.cluster.share_partitions.alter(request.group_id, key, asked.start_offset)
 
 
 @handler(DeleteShareGroupOffsetsRequest)
 def delete_share_group_offsets(
     ctx: RequestContext, request: DeleteShareGroupOffsetsRequest
-) -> DeleteShareGroupOffsetsResponse:
-    response = DeleteShareGroupOffsetsResponse()
-    with refusing(response):
-        _check_empty(ctx, request.group_id)
-        for topic in request.topics:
-            known = ctx.cluster.topic(topic.topic_name)
-            result = DeleteShareGroupOffsetsResponseTopic(
-                topic_name=topic.topic_name,
-                topic_id=ZERO_UUID if known is None else known.topic_id,
-            )
-            response.responses.append(result)
-            with refusing(result):
-                if known is None:
-                    raise UnknownTopicOrPartitionError(NO_PARTITION)
-                ctx.cluster.share_partitions.delete(request.group_id, known.topic_id)
-    return response
+) -> Steps[object]:
+    return _altered(ctx, request, _delete)
+
+
+def _delete(
+    ctx: RequestContext,
+    request: DeleteShareGroupOffsetsRequest,
+    topic: DeleteShareGroupOffsetsRequestTopic,
+    _: object,
+) -> None:
+    topic_id = _known(ctx, topic.topic_name).key.topic_id
+    ctx.cluster.share_partitions.delete(request.group_id, topic_id)

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 from aiokafka_lite.broker.configs import ShareGroupSettings
 from aiokafka_lite.errors import InvalidRecordStateError, InvalidRequestError
+from aiokafka_lite.protocol.messages.coordinator_records import StateBatch
 
 NO_OFFSET: Final = -1
 
@@ -96,15 +97,6 @@ class RecordRange:
         return self.state is ACQUIRED and self.member_id == member_id
 
 
-class StoredRange(NamedTuple):
-    """Records in the log of states. ACQUIRED is not stored, as in Kafka."""
-
-    first: int
-    last: int
-    state: RecordState
-    delivery_count: int
-
-
 class BrokerSharePartition:
     """The states at one leader. `settings` returns the group's current ones."""
 
@@ -113,16 +105,17 @@ class BrokerSharePartition:
         start_offset: int,
         leader_epoch: int,
         settings: Callable[[], ShareGroupSettings],
-        stored: Iterable[StoredRange] = (),
+        stored: Iterable[StateBatch] = (),
     ) -> None:
         self.leader_epoch = leader_epoch
         self.start_offset = self.end_offset = start_offset
         self._settings = settings
         # All records of the window, in order.
         self._ranges: list[RecordRange] = []
-        for first, last, state, delivery_count in stored:
-            self._extend(first - 1, AVAILABLE)
-            self._extend(last, state).delivery_count = delivery_count
+        for batch in stored:
+            self._extend(batch.first_offset - 1, AVAILABLE)
+            added = self._extend(batch.last_offset, RecordState(batch.delivery_state))
+            added.delivery_count = batch.delivery_count
 
     # Looking up
 
@@ -145,8 +138,8 @@ class BrokerSharePartition:
     def next_deadline(self) -> float | None:
         return min((each.until for each in self._ranges if each.state is ACQUIRED), default=None)
 
-    def stored(self) -> Iterator[StoredRange]:
-        """Return the states to store: locks are as they were before they were acquired."""
+    def stored(self) -> Iterator[StateBatch]:
+        """Yield the states to store. Locked records are as they were before."""
         states = (
             (each, AVAILABLE, each.delivery_count - 1)
             if each.state is ACQUIRED
@@ -156,7 +149,12 @@ class BrokerSharePartition:
         for (state, count), same in groupby(states, key=lambda each: each[1:]):
             ranges = [each for each, _, _ in same]
             if state is not AVAILABLE or count:
-                yield StoredRange(ranges[0].first, ranges[-1].last, state, count)
+                yield StateBatch(
+                    first_offset=ranges[0].first,
+                    last_offset=ranges[-1].last,
+                    delivery_state=state,
+                    delivery_count=count,
+                )
 
     # Acquiring
 

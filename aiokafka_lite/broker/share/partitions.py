@@ -23,8 +23,6 @@ from aiokafka_lite.broker.share.partition import (
     Acknowledged,
     BrokerSharePartition,
     RecordRange,
-    RecordState,
-    StoredRange,
 )
 from aiokafka_lite.broker.share.sessions import ShareSessionKey
 from aiokafka_lite.broker.topics import (
@@ -44,7 +42,6 @@ from aiokafka_lite.protocol.codec import decode_key, decode_versioned, encode_ke
 from aiokafka_lite.protocol.messages.coordinator_records import (
     ShareSnapshotKey,
     ShareSnapshotValue,
-    StateBatch,
 )
 from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.protocol.wire import uuid_to_str
@@ -134,13 +131,10 @@ class SharePartitions:
     def is_started(self, group_id: str, topic_id: bytes, partition: int) -> bool:
         return ShareKey(group_id, PartitionKey(topic_id, partition)) in self._stored
 
-    def partitions_of(self, group_id: str) -> list[PartitionKey]:
-        """Return the partitions that a group may fetch, of existing topics."""
-        return sorted(
-            key.partition
-            for key in self._stored
-            if key.group_id == group_id and self._catalog.by_id(key.partition.topic_id)
-        )
+    def partitions_of(self, group_id: str) -> list[Partition]:
+        """Return the partitions that a group may fetch, by topic id and number."""
+        keys = sorted(key.partition for key in self._stored if key.group_id == group_id)
+        return [self._catalog.partition(*key) for key in keys]
 
     def delete_group(self, group_id: str) -> None:
         self._delete([key for key in self._stored if key.group_id == group_id])
@@ -173,8 +167,8 @@ class SharePartitions:
 
     def delete(self, group_id: str, topic_id: bytes) -> None:
         """Forget a topic, as if the group had never fetched it."""
-        keys = [each for each in self.partitions_of(group_id) if each.topic_id == topic_id]
-        self._delete(ShareKey(group_id, each) for each in keys)
+        keys = (each.key for each in self.partitions_of(group_id))
+        self._delete(ShareKey(group_id, key) for key in keys if key.topic_id == topic_id)
 
     # Of members
 
@@ -202,15 +196,7 @@ class SharePartitions:
             start_offset,
             partition.leader_epoch,
             partial(self._settings, key.group_id),
-            (
-                StoredRange(
-                    each.first_offset,
-                    each.last_offset,
-                    RecordState(each.delivery_state),
-                    each.delivery_count,
-                )
-                for each in stored.state_batches
-            ),
+            stored.state_batches,
         )
         return live
 
@@ -301,23 +287,17 @@ class SharePartitions:
 
     def _changed(self, key: ShareKey, live: BrokerSharePartition) -> None:
         """Store the states, with the start offset from before, as Kafka does."""
-        ranges = list(live.stored())
-        finished = sum(each.last - each.first + 1 for each in ranges if each.state in FINISHED)
+        batches = list(live.stored())
+        finished = (each for each in batches if each.delivery_state in FINISHED)
         self._store(
             key,
             ShareSnapshotValue(
                 leader_epoch=live.leader_epoch,
                 start_offset=live.start_offset,
-                delivery_complete_count=finished,
-                state_batches=[
-                    StateBatch(
-                        first_offset=each.first,
-                        last_offset=each.last,
-                        delivery_state=each.state,
-                        delivery_count=each.delivery_count,
-                    )
-                    for each in ranges
-                ],
+                delivery_complete_count=sum(
+                    each.last_offset - each.first_offset + 1 for each in finished
+                ),
+                state_batches=batches,
             ),
         )
         live.advance()

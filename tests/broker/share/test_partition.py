@@ -48,9 +48,9 @@ class Table:
 def rows_of(partition: BrokerSharePartition) -> dict[int, tuple[RecordState, int]]:
     """Return what is to be stored, by offset."""
     return {
-        offset: (state, count)
-        for first, last, state, count in partition.stored()
-        for offset in range(first, last + 1)
+        offset: (RecordState(each.delivery_state), each.delivery_count)
+        for each in partition.stored()
+        for offset in range(each.first_offset, each.last_offset + 1)
     }
 
 
