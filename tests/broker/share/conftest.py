@@ -13,9 +13,7 @@ from tests.support.group_requests import await_coordinator
 
 
 @pytest.fixture(params=["embedded", pytest.param("real", marks=pytest.mark.real_kafka)])
-async def cluster(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[KafkaHandle]:
+async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[KafkaHandle]:
     """A fresh embedded broker, or the run's real Kafka."""
     if request.param == "real":
         handle = KafkaHandle("real", request.getfixturevalue("real_kafka"))
@@ -23,7 +21,6 @@ async def cluster(
         yield handle
         return
     async with Broker() as broker:
-        monkeypatch.setattr(ShareGroup, "broker", broker)
         handle = KafkaHandle("embedded", broker.bootstrap_servers)
         await await_coordinator(handle)
         yield handle

@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import NamedTuple, TypeAlias
 
 from aiokafka_lite._compat import Self
-from aiokafka_lite.broker import Broker
 from aiokafka_lite.protocol.messages.configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -68,8 +67,6 @@ class Acquired(NamedTuple):
 class ShareGroup:
     """A share group of a topic, whose members are `ShareMember`s."""
 
-    broker: Broker | None = None
-
     def __init__(self, kafka: KafkaHandle, topic: str, id_of_topic: bytes) -> None:
         self.kafka = kafka
         self.topic = topic
@@ -94,12 +91,9 @@ class ShareGroup:
 
     async def start(self, **settings: str | int) -> str:
         """Have the group's partitions initialised, by a member that stays. Return its id."""
-        await self.configure(**{"auto_offset_reset": "earliest", **settings})
+        settings = {"auto_offset_reset": "earliest", "assignment_interval_ms": 0, **settings}
+        await self.configure(**settings)
         member_id = str(uuid.uuid4())
-        if self.broker is not None:
-            for index in range(self.broker.known_topic(self.topic).partition_count):
-                self.broker.share_partitions.start(self.group_id, self.topic_id, index)
-            return member_id
         async with self.kafka.raw() as client:
             epoch = 0
             for _ in range(400):
@@ -118,9 +112,8 @@ class ShareGroup:
 
     async def leave(self, member_id: str) -> None:
         """Let the member of `start` leave the group."""
-        if self.broker is None:
-            async with self.kafka.raw() as client:
-                assert (await self.beat(client, member_id, -1)).error_code == NO_ERROR
+        async with self.kafka.raw() as client:
+            assert (await self.beat(client, member_id, -1)).error_code == NO_ERROR
 
     async def beat(
         self, client: RawClient, member_id: str, epoch: int, topics: list[str] | None = None

@@ -10,6 +10,7 @@ import pytest
 from aiokafka_lite.broker import Broker
 from tests.broker.share.requests import RENEW, ShareGroup, produce, share_group
 from tests.support.cluster import KafkaHandle
+from tests.support.group_requests import await_coordinator
 
 pytestmark = pytest.mark.virtual_time
 
@@ -20,8 +21,9 @@ INVALID_STATE = 121
 async def group() -> AsyncIterator[ShareGroup]:
     """A group with locks of 30 s, of a topic with three records."""
     async with Broker() as broker:
-        group = await share_group(KafkaHandle("embedded", broker.bootstrap_servers))
-        group.broker = broker
+        kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+        await await_coordinator(kafka)
+        group = await share_group(kafka)
         await produce(group, 3)
         await group.start()
         yield group

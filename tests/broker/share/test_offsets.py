@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import pytest
-
 from aiokafka_lite.protocol.messages.share_groups import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsRequestPartition,
@@ -167,7 +165,6 @@ async def test_offsets_of_an_empty_group_id_are_refused(group: ShareGroup) -> No
     assert await delete(group, group.topic) == INVALID_GROUP_ID
 
 
-@pytest.mark.skip(reason="share groups have no members yet")
 async def test_offsets_of_a_group_with_members_are_not_changed(group: ShareGroup) -> None:
     await group.start()
     assert await alter(group, {(group.topic, 0): 1}) == NON_EMPTY

@@ -19,18 +19,15 @@ from tests.broker.share.requests import (
     share_group,
 )
 from tests.support.cluster import KafkaHandle
+from tests.support.group_requests import await_coordinator
 
 UNKNOWN_PARTITION, NOT_LEADER, NOT_FOUND = 3, 6, 122
 
 
-@pytest.fixture(autouse=True)
-def _forget_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ShareGroup, "broker", None)
-
-
-def handle(broker: Broker) -> KafkaHandle:
-    ShareGroup.broker = broker
-    return KafkaHandle("embedded", broker.bootstrap_servers)
+async def settled(broker: Broker) -> KafkaHandle:
+    kafka = KafkaHandle("embedded", broker.bootstrap_servers)
+    await await_coordinator(kafka)
+    return kafka
 
 
 @pytest.mark.parametrize("is_on_disk", [True, False])
@@ -39,7 +36,7 @@ async def test_restart_keeps_finished_records_and_delivery_counts(
 ) -> None:
     broker = Broker(data_dir=tmp_path if is_on_disk else None)
     async with broker:
-        group = await share_group(handle(broker))
+        group = await share_group(await settled(broker))
         await produce(group, 8)
         await group.start()
         async with group.member() as member:
@@ -51,7 +48,7 @@ async def test_restart_keeps_finished_records_and_delivery_counts(
     if is_on_disk:
         broker = Broker(data_dir=tmp_path)
     async with broker:
-        restored = ShareGroup(handle(broker), group.topic, group.topic_id)
+        restored = ShareGroup(await settled(broker), group.topic, group.topic_id)
         restored.group_id = group.group_id
         async with restored.member() as member:
             # Locks are not stored, and neither are the deliveries that they are of.
@@ -63,7 +60,7 @@ async def test_restart_keeps_finished_records_and_delivery_counts(
 
 async def test_deleted_group_and_topic_are_gone_after_a_restart(tmp_path: Path) -> None:
     async with Broker(data_dir=tmp_path) as broker:
-        groups = [await share_group(handle(broker)) for _ in range(3)]
+        groups = [await share_group(await settled(broker)) for _ in range(3)]
         for group in groups:
             await group.start()
         broker.share_partitions.delete_group(groups[0].group_id)
@@ -76,7 +73,7 @@ async def test_deleted_group_and_topic_are_gone_after_a_restart(tmp_path: Path) 
 
 async def test_recreated_topic_is_another_one() -> None:
     async with Broker() as broker:
-        group = await share_group(handle(broker))
+        group = await share_group(await settled(broker))
         await group.start()
         broker.recreate_topic(group.topic)
         topic = broker.known_topic(group.topic)
@@ -93,9 +90,9 @@ async def cluster() -> AsyncIterator[Broker]:
 @pytest.fixture
 async def group(cluster: Broker) -> ShareGroup:
     """A group that has started, of a topic with four records."""
-    group = await share_group(handle(cluster))
+    group = await share_group(KafkaHandle("embedded", cluster.bootstrap_servers))
     await produce(group, 4)
-    await group.start()
+    cluster.share_partitions.start(group.group_id, group.topic_id, 0, start_offset=0)
     return group
 
 

@@ -105,11 +105,15 @@ async def test_session_ends_with_the_connection_that_opened_it(started: ShareGro
         assert await member.acknowledge((1, 2, ACCEPT)) == 0
 
 
-async def test_member_that_leaves_the_group_keeps_its_locks(started: ShareGroup) -> None:
+async def test_member_that_leaves_the_group_keeps_its_locks(group: ShareGroup) -> None:
     """The coordinator and the leaders of partitions do not know each other's members."""
-    async with started.member() as member, started.member() as other:
+    await produce(group, 3)
+    member_id = await group.start()
+    async with group.member() as member, group.member() as other:
+        member.member_id = member_id
         await member.poll()
-        assert (await other.fetch()).ranges == []
+        await group.leave(member_id)
+        assert (await other.fetch(max_wait_ms=100)).ranges == []
         assert await member.acknowledge((0, 2, ACCEPT)) == 0
 
 
