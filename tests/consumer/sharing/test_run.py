@@ -220,7 +220,7 @@ async def test_a_cancelled_run_releases_its_records(kafka: KafkaHandle) -> None:
         assert [record.delivery_count for record in await take(consumer, 2)] == [2, 2]
 
 
-@pytest.mark.real_if_long
+@pytest.mark.slow
 async def test_a_handler_longer_than_the_lock_keeps_its_record(kafka: KafkaHandle) -> None:
     group = await new_group(kafka, record_lock_duration_ms=LEAST_LOCK_MS)
     topic, seen, done = await filled(kafka, 3), Seen(), list[int]()
@@ -230,16 +230,21 @@ async def test_a_handler_longer_than_the_lock_keeps_its_record(kafka: KafkaHandl
         await asyncio.sleep(LEAST_LOCK_MS / 1000 + 2)
         done.append(record.offset)
 
-    async with running(member(kafka, topic, group), handle), member(kafka, topic, group) as other:
-        reading = asyncio.create_task(other.getone())
-        await until(lambda: len(done) == 3)
-        assert not reading.done()
-        reading.cancel()
-        await asyncio.wait([reading])
+    async with running(member(kafka, topic, group), handle):
+        await until(lambda: len(seen.records) == 3)
+        async with member(kafka, topic, group) as other:
+            reading = asyncio.create_task(other.getone())
+            await until(lambda: len(done) == 3)
+            assert not reading.done()
+            reading.cancel()
+            await asyncio.wait([reading])
     assert seen.offsets == [0, 1, 2]
 
 
-@pytest.mark.parametrize("on_lease_lost", ["cancel", "finish"])
+@pytest.mark.real_if_long
+@pytest.mark.parametrize(
+    "on_lease_lost", ["cancel", pytest.param("finish", marks=pytest.mark.slow)]
+)
 async def test_a_lost_lease_cancels_its_handler_unless_it_may_finish(
     kafka: KafkaHandle, on_lease_lost: str
 ) -> None:
