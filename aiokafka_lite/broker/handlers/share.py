@@ -88,6 +88,7 @@ MAX_MEMBER_ID: Final = 36
 WHOLE_BATCHES: Final = 0
 EXACT: Final = 1
 LAST_OFFSET: Final = 2**63 - 1
+NOT_HOSTED: Final = "This server does not host this topic-partition."
 
 Acks: TypeAlias = "Mapping[PartitionKey, Sequence[AcknowledgementBatch]]"
 
@@ -318,7 +319,8 @@ def _acknowledge(
     try:
         acks = list(_checked(batches, is_renew=is_renew))
         partition = ctx.cluster.catalog.partition(*key)
-        partition.check_leader(ctx.node.id)
+        if partition.leader_id != ctx.node.id:  # as in Kafka, this names no leader
+            raise UnknownTopicOrPartitionError(NOT_HOSTED)
         share_key = ShareKey(member.group_id, key)
         ctx.cluster.share_partitions.acknowledge(share_key, partition, member.member_id, acks)
     except KafkaError as error:
@@ -495,7 +497,7 @@ def _known(ctx: RequestContext, topic_name: str, partition: int = 0) -> Partitio
     topic = ctx.cluster.topic(topic_name)
     known = None if topic is None else topic.partition(partition)
     if known is None:
-        raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
+        raise UnknownTopicOrPartitionError(NOT_HOSTED)
     return known
 
 

@@ -223,14 +223,15 @@ class SharePartitions:
         Raises also as `BrokerSharePartition.acknowledge`.
 
         Raises:
-            UnknownTopicOrPartitionError: The group has fetched nothing from this leader.
-            NotLeaderForPartitionError: The group's offsets were altered or deleted.
+            UnknownTopicOrPartitionError: The group has fetched nothing from the leader since its
+                election.
+            NotLeaderForPartitionError: The group's start offset was altered.
         """
         live = self._live.get(key)
-        if live is None:
+        if live is not None and live.leader_epoch == NO_EPOCH:
+            raise NotLeaderForPartitionError("the start offset of the group was altered")
+        if live is None or not self._is_current(live, partition):
             raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
-        if not self._is_current(live, partition):
-            raise NotLeaderForPartitionError("the leader or the group's start offset has changed")
         if live.acknowledge(member_id, acks, until=self.lock_end(key.group_id)):
             self._changed(key, live)
 
