@@ -51,7 +51,7 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--rate", type=int, default=4_000, help="records a second")
     parser.add_argument("--seed", type=int, default=1, help="which faults, and when")
-    parser.add_argument("--client", choices=LIVES, default="confluent")
+    parser.add_argument("--client", choices=LIVES, default="lite")
     parser.add_argument("--longest", type=float, default=300.0, help="seconds, once all are sent")
     parser.add_argument("--home", type=Path, default=Path("out/share-storm"), help="for journals")
     options = parser.parse_args()

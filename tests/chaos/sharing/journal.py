@@ -37,17 +37,21 @@ _ROW: Final = struct.Struct("<BIqHd")
 
 
 class Journal:
-    """Appends rows to a file, each by one call of the system."""
+    """Appends rows to a file, each by one call of the system. It is there once there is a row."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._path = path
+        self._file = -1
 
     def note(self, did: Did, partition: int, offset: int, delivery_count: int = 0) -> None:
+        if self._file < 0:
+            self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         row = _ROW.pack(did, partition, offset, delivery_count, time.monotonic())
         os.write(self._file, row)
 
     def close(self) -> None:
-        os.close(self._file)
+        if self._file >= 0:
+            os.close(self._file)
 
 
 def rows_of(path: Path) -> Iterator[Row]:
