@@ -49,6 +49,7 @@ def share_scenarios(size: Size) -> list[Scenario]:
             rounds=1,
             topics=(one_partition,),
             passes=size.share_starts,
+            settle_s=2,
         ),
         Scenario(
             "share-bulk",

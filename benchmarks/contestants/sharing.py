@@ -31,6 +31,8 @@ LOST: Final = 1
 ACCEPTED: Final = 2
 """What the client reported of a record: nothing, that its lock is lost, that it is accepted."""
 _POLL_S: Final = 0.1
+MOST: Final = 10_000
+"""As many records as the broker locks of all partitions, by its default."""
 _TICK_S: Final = 0.005
 
 
@@ -75,6 +77,79 @@ class Orders:
 
 def _tell(word: str, count: int = 0) -> None:
     print(word, time.monotonic_ns(), int(cpu_seconds() * 1e9), count, flush=True)
+
+
+# --- Ours ----------------------------------------------------------------------------------------
+async def lite_take(orders: Orders) -> None:
+    """Take a first record with ours, and hold it."""
+    from aiokafka_lite import AIOKafkaShareConsumer
+
+    _tell("making")
+    async with AIOKafkaShareConsumer(
+        orders.topic, bootstrap_servers=orders.address, group_id=orders.group
+    ) as consumer:
+        await consumer.getone()
+        _tell("first", 1)
+        await asyncio.to_thread(orders.is_stopped.wait)
+
+
+async def lite_drain(orders: Orders) -> None:
+    """Read records with ours as fast as it can; each read accepts those before."""
+    from aiokafka_lite import AIOKafkaShareConsumer
+
+    async with AIOKafkaShareConsumer(
+        orders.topic, bootstrap_servers=orders.address, group_id=orders.group
+    ) as consumer:
+        found = await consumer.getmany(max_records=MOST, timeout_ms=None)
+        count = sum(map(len, found.values()))
+        _tell("first", count)
+        while count < orders.expected and not orders.is_stopped.is_set():
+            found = await consumer.getmany(max_records=MOST, timeout_ms=100)
+            for records in found.values():
+                for record in records:
+                    count += record.value is not None
+        _tell("done", count)
+
+
+async def lite_handle(orders: Orders) -> None:
+    """Handle records with `run` of ours."""
+    from aiokafka_lite import AIOKafkaShareConsumer
+    from aiokafka_lite.events import LeaseLost
+    from aiokafka_lite.structs import ConsumerRecord
+
+    rows: list[Row] = []
+    latest: dict[tuple[int, int], Row] = {}
+
+    async def handle(record: ConsumerRecord[bytes, bytes]) -> None:
+        if not rows:
+            _tell("first", 1)
+        row = Row(record.partition, record.offset, record.delivery_count, time.monotonic_ns())
+        rows.append(row)
+        latest[row.partition, row.offset] = row
+        try:
+            await asyncio.sleep(orders.pause_s)
+        finally:
+            row.ended = time.monotonic_ns()
+
+    async def listen() -> None:
+        async for event in consumer.events():
+            if isinstance(event, LeaseLost):
+                for offset in range(*event.offsets):
+                    row = latest.get((event.tp.partition, offset))
+                    if row is not None:
+                        row.fate = LOST
+
+    async with AIOKafkaShareConsumer(
+        orders.topic, bootstrap_servers=orders.address, group_id=orders.group
+    ) as consumer:
+        listening = asyncio.ensure_future(listen())
+        running = asyncio.ensure_future(consumer.run(handle, concurrency=orders.concurrency))
+        stopping = asyncio.ensure_future(asyncio.to_thread(orders.is_stopped.wait))
+        await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
+        await consumer.stop()
+        await running
+    await listening
+    _report(rows)
 
 
 # --- confluent-kafka -----------------------------------------------------------------------------

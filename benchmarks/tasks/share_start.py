@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 from contextlib import AsyncExitStack
 from typing import Final
@@ -16,9 +17,10 @@ async def measure(subject: str, workload: Workload) -> Measurement:
     """Measure from the making of a consumer to its first record, in `workload.passes` new groups.
 
     The first member keeps its records while the second one joins. What it keeps is less than what
-    may be locked of the partition.
+    may be locked of the partition. The second one joins when the group has settled: brokers assign
+    a group's partitions at most once a second.
     """
-    firsts_ms: list[list[float]] = []
+    firsts_ms: list[tuple[float, float]] = []
     version = ""
     for _ in range(workload.passes):
         group = await new_group(workload, joined=False)
@@ -27,7 +29,10 @@ async def measure(subject: str, workload: Workload) -> Measurement:
                 await stack.enter_async_context(sharer(subject, "take", workload))
                 for _ in range(MEMBERS)
             ]
-            firsts_ms.append([await _first_ms(member, group) for member in members])
+            first, second = members
+            new_ms = await _first_ms(first, group)
+            await asyncio.sleep(workload.settle_s)
+            firsts_ms.append((new_ms, await _first_ms(second, group)))
             for member in members:
                 await member.stop()
             version = members[0].version
