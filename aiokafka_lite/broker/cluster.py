@@ -658,6 +658,7 @@ class EmbeddedCluster:
         )
 
     def share_group_settings(self, group_id: str) -> ShareGroupSettings:
+        """Return the settings of a share group."""
         return self.catalog.settings.of_groups(group_id, self._share_group_settings)
 
     def _share_group_settings(self, group_id: str) -> ShareGroupSettings:

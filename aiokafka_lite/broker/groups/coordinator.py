@@ -316,6 +316,17 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             raise error
         return self._shares.heartbeat(beat, client)
 
+    def check_empty_share_group(self, group_id: str) -> None:
+        """Raise unless the offsets of this group may be changed, which need not exist."""
+        error = self._check(group_id)
+        if error is not NoError:
+            raise error(error.description)
+        self._shares.check_empty(group_id)
+
+    def create_share_group(self, group_id: str) -> None:
+        """Create a group without members, unless it exists."""
+        self._shares.create(group_id)
+
     def expire_session(self, group_id: str, member_id: str) -> None:
         """Expire a member's session now. Raises as `Broker.expire_session`."""
         error = self._check(group_id)

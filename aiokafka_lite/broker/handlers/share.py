@@ -37,12 +37,10 @@ from aiokafka_lite.broker.share.sessions import (
 from aiokafka_lite.broker.topics import Node, Partition, PartitionKey
 from aiokafka_lite.errors import (
     BrokerResponseError,
-    InvalidGroupIdError,
     InvalidRequestError,
     InvalidShareSessionEpochError,
     KafkaError,
     NoError,
-    NonEmptyGroup,
     NotLeaderForPartitionError,
     UnknownError,
     UnknownTopicIdError,
@@ -479,13 +477,11 @@ def _altered(
     fill: Callable[..., None],
 ) -> Steps[OffsetsResponse]:
     """Answer the elements of a request, or refuse all unless the group is empty."""
-    group = ctx.groups.groups.get(request.group_id)
-    error = ctx.groups.availability(request.group_id) if request.group_id else InvalidGroupIdError
-    if error is NoError and group is not None and not group.is_empty:
-        error = NonEmptyGroup
-    if error is not NoError:
+    try:
+        ctx.groups.check_empty_share_group(request.group_id)
+    except BrokerResponseError as error:
         refused = cast("OffsetsResponse", request.response())
-        refused.error_code, refused.error_message = error.errno, error.description
+        refused.error_code, refused.error_message = error.errno, text_of(error)
         return refused
     response = cast("OffsetsResponse", (yield from answered(ctx, request, fill)))
     for topic in response.responses:
@@ -516,6 +512,7 @@ def _alter(
     _: object,
 ) -> None:
     key = _known(ctx, topic.topic_name, asked.partition_index).key
+    ctx.groups.create_share_group(request.group_id)
     ctx.cluster.share_partitions.alter(request.group_id, key, asked.start_offset)
 
 

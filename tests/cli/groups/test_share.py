@@ -1,4 +1,4 @@
-"""`share`, and `groups` and `lag` of share groups."""
+"""`share`, and `groups` and `lag` of share groups, on the embedded broker and on a real Kafka."""
 
 from __future__ import annotations
 
@@ -16,11 +16,6 @@ from aiokafka_lite.protocol.messages.share import ShareGroupHeartbeatRequest
 from tests.cli.running import Running, Terminal
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.group_requests import await_coordinator
-
-
-@pytest.fixture
-def kafka(real_kafka: str) -> KafkaHandle:
-    return KafkaHandle("real", real_kafka)
 
 
 @asynccontextmanager
@@ -222,23 +217,22 @@ async def test_settings_of_a_share_group_are_made_before_the_group(
     cli: Running, where: list[str]
 ) -> None:
     group = unique("jobs")
-    command = ["share", "config", group, *where]
-    ended = await cli(*command)
-    said = "all settings have their default values\n"
-    assert (ended.code, ended.out, ended.errors) == (0, b"", said)
-    changes = ["--set", "share.auto.offset.reset=earliest"]
-    (row,) = (await cli(*command, *changes, "--json")).objects
-    assert row == {
-        "group": group, "name": "share.auto.offset.reset", "value": "earliest",
-        "source": "group", "default": "latest",
+
+    async def settings(*options: str) -> dict[object, dict[str, object]]:
+        ended = await cli("share", "config", group, "--json", *options, *where)
+        assert (ended.code, ended.errors) == (0, "")
+        return {row["name"]: row for row in ended.objects}
+
+    name = "share.auto.offset.reset"
+    assert name not in await settings()
+    changed = await settings("--set", f"{name}=earliest")
+    assert changed[name] == {
+        "group": group, "name": name, "value": "earliest", "source": "group", "default": "latest",
     }  # fmt: skip
-    every = {
-        row["name"]: row["value"] for row in (await cli(*command, "--every", "--json")).objects
-    }
-    assert every["share.record.lock.duration.ms"] == "30000"
-    assert all(str(name).startswith("share.") for name in every)
-    ended = await cli(*command, "--unset", "share.auto.offset.reset", "--json")
-    assert (ended.code, ended.objects) == (0, [])
+    every = await settings("--every")
+    assert every["share.record.lock.duration.ms"]["value"] == "30000"
+    assert all(str(each).startswith("share.") for each in every)
+    assert name not in await settings("--unset", name)
 
 
 @pytest.mark.parametrize(

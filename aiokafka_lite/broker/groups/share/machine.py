@@ -18,7 +18,7 @@ from aiokafka_lite.broker.groups.modern.group import Assignment as Partitions
 from aiokafka_lite.broker.groups.modern.machine import GroupChange, ModernMachine
 from aiokafka_lite.broker.groups.share.assignor import ShareMemberSpec, assign
 from aiokafka_lite.broker.groups.share.group import ShareGroup, ShareGroupMember
-from aiokafka_lite.errors import FencedMemberEpochError
+from aiokafka_lite.errors import FencedMemberEpochError, NonEmptyGroup
 from aiokafka_lite.protocol.messages.share import (
     Assignment,
     ShareGroupHeartbeatRequest,
@@ -74,6 +74,15 @@ class ShareMachine(ModernMachine[ShareGroup, ShareGroupMember, ShareGroupSetting
     ) -> ShareGroupHeartbeatResponse:
         self.fence(change, [self.known_member(change.group, beat.member_id).member_id])
         return ShareGroupHeartbeatResponse(member_id=beat.member_id, member_epoch=LEAVING)
+
+    def create(self, change: ShareGroupChange) -> None:
+        """Begin a group that has offsets before it has members."""
+        group = change.group
+        epoch = group.epoch + 1
+        change.records += [
+            group.epoch_record(epoch, group.metadata_hash),
+            group.target_epoch_record(epoch, self.clock()),
+        ]
 
     def fence(self, change: ShareGroupChange, member_ids: Sequence[str]) -> None:
         self.remove(change, member_ids)
@@ -197,6 +206,16 @@ class ShareDriver(ModernDriver[ShareGroup, ShareMachine]):
         # After the response, as in Kafka, where another coordinator starts them.
         asyncio.get_running_loop().call_soon(self._start_partitions, group_id)
         return reply
+
+    def check_empty(self, group_id: str) -> None:
+        if group_id in self.groups and not self._stored(group_id).is_empty:
+            raise NonEmptyGroup(NonEmptyGroup.description)
+
+    def create(self, group_id: str) -> None:
+        if group_id not in self.groups:
+            change = new_change(ShareGroup(group_id))
+            self.machine.create(change)
+            self._store_or_raise(change)
 
     def _start_partitions(self, group_id: str) -> None:
         group = self.groups.get(group_id)
