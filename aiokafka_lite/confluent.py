@@ -486,7 +486,9 @@ _TABLE: Final[Mapping[str, Setting | Own]] = {
             ("offset.store.path", "offset.store.sync.interval.ms"),
             Refused("offsets are always committed to the group, on the brokers", "consumer"),
         ),
-        "share.acknowledgement.mode": Refused("share groups are not supported", "consumer"),
+        "share.acknowledgement.mode": Refused(
+            "use `AIOKafkaShareConsumer(ack_mode=…)`", "consumer"
+        ),
         "enable.gapless.guarantee": Refused(
             "use a transaction", "producer", unless=("false", "f", "0")
         ),

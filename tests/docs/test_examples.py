@@ -9,7 +9,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -20,6 +20,7 @@ import pytest
 from aiokafka_lite import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker, NewRecord
+from aiokafka_lite.cli.main import main as command_line
 from aiokafka_lite.consumer.processing.draining import DRAIN_S
 from tests.support.asking import ask
 from tests.support.cluster import KafkaHandle, unique
@@ -242,6 +243,87 @@ async def test_service_whose_worker_failed_says_so_and_commits_those_before(
             # The failure commits, not what ends the service; that may cut a stop short.
             await becomes_committed(kafka, topic, 1)
             assert await service.terminate() in example.exit_codes
+
+
+# Runs the example of a queue. Its `read_text` tells which scan it gets; at "wait" it waits for a
+# line of input.
+QUEUE_DRIVER = """
+import asyncio, sys, uvicorn
+sys.path.insert(0, {folder!r})
+import fastapi_queue as example
+
+async def read_text(scan):
+    print(scan.decode(), flush=True)
+    if scan == b"wait":
+        await asyncio.to_thread(sys.stdin.readline)
+    if scan == b"bad":
+        raise ValueError("a scan without text")
+    return scan.upper()
+
+example.read_text = read_text
+uvicorn.run(example.app, port={port}, log_level="critical")
+"""
+
+
+@asynccontextmanager
+async def queueing(broker: Broker) -> AsyncIterator[Running]:
+    port = free_port()
+    async with started(
+        sys.executable, "-W", "error::ResourceWarning", "-c",
+        QUEUE_DRIVER.format(folder=str(FOLDER), port=port),
+        stdin=PIPE, stdout=PIPE, stderr=PIPE,
+        env={**os.environ, "KAFKA": broker.bootstrap_servers},
+    ) as process:  # fmt: skip
+        service = Running(process, f"http://127.0.0.1:{port}/")
+        async with timeout(WAIT_S):
+            while True:
+                with suppress(aiohttp.ClientConnectionError):
+                    await service.get("health")
+                    break
+                await asyncio.sleep(0.05)
+        yield service
+
+
+async def queue(service: Running, scan: bytes) -> None:
+    url = service.url + "scans"
+    async with aiohttp.ClientSession() as session, session.post(url, data=scan) as answer:
+        assert answer.status == 202
+
+
+@asynccontextmanager
+async def broker_of_scans() -> AsyncIterator[Broker]:
+    """A broker with the topics, where the group reads from the beginning."""
+    async with Broker() as broker:
+        for topic in ("scans", "texts", "scans.failed"):
+            broker.create_topic(topic)
+        command = ["share", "config", "ocr", "--set", "share.auto.offset.reset=earliest"]
+        where = ["-b", broker.bootstrap_servers]
+        assert await asyncio.to_thread(command_line, [*command, *where]) == 0
+        yield broker
+
+
+async def test_job_of_a_killed_service_goes_to_another() -> None:
+    async with broker_of_scans() as broker, queueing(broker) as first:
+        await queue(first, b"wait")
+        await first.tells("wait")
+        async with queueing(broker) as second:
+            first.process.kill()
+            await second.tells("wait")
+            await second.go_on()
+            (text,) = await broker.wait_for_records("texts", 1)
+            assert text.value == b"WAIT"
+            assert await second.terminate() in FASTAPI.exit_codes
+
+
+async def test_job_that_fails_is_a_dead_letter_and_the_next_is_done() -> None:
+    async with broker_of_scans() as broker, queueing(broker) as service:
+        for scan in (b"bad", b"good"):
+            await queue(service, scan)
+        (text,) = await broker.wait_for_records("texts", 1)
+        assert text.value == b"GOOD"
+        (letter,) = await broker.wait_for_records("scans.failed", 1)
+        assert letter.value == b"bad"
+        assert await service.terminate() in FASTAPI.exit_codes
 
 
 async def finishes_its_batch(kafka: KafkaHandle) -> None:

@@ -14,18 +14,26 @@ from tests.support.for_each import for_each
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "terminal.md").read_text(encoding="utf-8")
 FIVE_MINUTES = (ROOT / "docs" / "five-minutes.md").read_text(encoding="utf-8")
+SHARE_GROUPS = (ROOT / "docs" / "share-groups.md").read_text(encoding="utf-8")
 
 
 def test_commands_of_the_pages_are_understood() -> None:
     blocks = [
         block
-        for page in (FIVE_MINUTES, PAGE)
+        for page in (FIVE_MINUTES, PAGE, SHARE_GROUPS)
         for block in re.findall(r"```console\n(.*?)```", page, re.S)
     ]
     lines = [line for block in blocks for line in commands_in(block)]
     assert len(lines) >= 8
     for line in lines:
         understood(line)
+
+
+def test_commands_for_share_groups_are_understood() -> None:
+    found = re.findall(r"`aiokafka-lite ([^`]+)`", SHARE_GROUPS)
+    assert len(found) >= 5
+    for command in found:
+        understood(command)
 
 
 def test_eight_answers_are_understood() -> None:
