@@ -161,7 +161,7 @@ class ShareHeartbeat(MemberHeartbeat[ShareMember]):
                 self._leasing.assigned()
         else:
             self._failed(outcome.sent_as, error)
-        self._leasing.wake_sources()
+        self._leasing.wanted()
         self._member.notify()
 
     # --- Requests -------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite._tasks import Event
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
@@ -32,33 +32,11 @@ if TYPE_CHECKING:
     from aiokafka_lite.client.view import ClusterView
     from aiokafka_lite.consumer.events import Events
     from aiokafka_lite.consumer.membership.heartbeat_thread import OpenCluster
+    from aiokafka_lite.consumer.sharing.config import ShareConfig
     from aiokafka_lite.errors import KafkaError
 
 # The brokers' default (share.record.lock.duration.ms).
 FIRST_LOCK_S: Final = 30.0
-
-
-class LeasingSettings(Protocol):
-    """The settings that leasing needs, of the consumer's configuration."""
-
-    @property
-    def group_id(self) -> str: ...
-    @property
-    def client_rack(self) -> str | None: ...
-    @property
-    def request_timeout_s(self) -> float: ...
-    @property
-    def session_timeout_s(self) -> float: ...
-    @property
-    def retry_backoff_s(self) -> float: ...
-    @property
-    def fetch_max_wait_s(self) -> float: ...
-    @property
-    def fetch_max_bytes(self) -> int: ...
-    @property
-    def check_crcs(self) -> bool: ...
-    @property
-    def max_batch_bytes(self) -> int: ...
 
 
 class Leasing:
@@ -76,7 +54,7 @@ class Leasing:
 
     def __init__(
         self,
-        settings: LeasingSettings,
+        settings: ShareConfig,
         cluster: Cluster,
         scope: TaskScope,
         *,
@@ -106,7 +84,7 @@ class Leasing:
         self.settings, self.cluster, self.scope, self.rng = settings, cluster, scope, rng
         self.open_cluster = open_cluster
         self.topics = frozenset(topics)
-        self._on_ready, self._on_error = on_ready, on_error
+        self._on_ready, self.surface = on_ready, on_error
         self._loop = asyncio.get_running_loop()
         self.lock_s = FIRST_LOCK_S
         self.leases = Leases(on_lost)
@@ -199,7 +177,7 @@ class Leasing:
         if not is_complete:
             self.cluster.invalidate()  # which has pauses of its own
         self.member.reconciled(is_done=is_complete)
-        self.wake_sources()
+        self.wanted()
 
     def _source(self, node_id: int) -> ShareSource:
         if (source := self._sources.get(node_id)) is None:
@@ -215,21 +193,14 @@ class Leasing:
             source.partitions.clear()
             source.drop(reason)
 
-    def surface(self, error: KafkaError) -> None:
-        self._on_error(error)
-
     def surface_if_permanent(self, error: KafkaError) -> None:
         if not error.retriable:
-            self._on_error(error)
+            self.surface(error)
 
     # --- Sources --------------------------------------------------------------------------
     def copy_sources(self) -> list[ShareSource]:
         """May be called by the heartbeat thread."""
         return list(self._sources.values())
-
-    def wake_sources(self) -> None:
-        for source in self._sources.values():
-            source.wake()
 
     def take_turn(self) -> bool:
         return self.heartbeat.thread.take_turn()
@@ -241,7 +212,7 @@ class Leasing:
     def answered(self) -> None:
         self._progress.pulse()
         if len(self._sources) > 1:
-            self.wake_sources()  # they share the demand
+            self.wanted()  # they share the demand
 
     # --- Records --------------------------------------------------------------------------
     def wanted(self) -> None:

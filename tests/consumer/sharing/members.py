@@ -17,6 +17,7 @@ from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.sharing.leases import LostLeases, RecordLease
 from aiokafka_lite.consumer.sharing.sharing import Leasing
 from aiokafka_lite.errors import KafkaError
+from tests.support.cluster import KafkaHandle
 
 MAX_FRAME_BYTES = 64 << 20
 WAIT_S = 60.0
@@ -25,13 +26,13 @@ WAIT_S = 60.0
 class Member:
     """A member that wants `free` records beyond those that it has."""
 
-    def __init__(self, bootstrap: str, group_id: str, *topics: str, free: int = 100) -> None:
+    def __init__(self, kafka: KafkaHandle, group_id: str, *topics: str, free: int = 100) -> None:
         self.free = free
         self.lost: list[LostLeases] = []
         self.errors: list[KafkaError] = []
         self._ready = asyncio.Event()
         self.config = ConsumerConfig[bytes, bytes](
-            *topics, bootstrap_servers=bootstrap, group_id=group_id
+            *topics, bootstrap_servers=kafka.bootstrap_servers, group_id=group_id
         )
         client = self.config.client_config(max_frame_bytes=MAX_FRAME_BYTES)
         self.scope = TaskScope("share")
@@ -50,7 +51,7 @@ class Member:
             on_error=self.errors.append,
             events=Events(),
             rng=rng,
-            open_cluster=partial(BlockingCluster, client),
+            open_cluster=partial(BlockingCluster, client) if kafka.kind == "real" else None,
         )
 
     async def take(self, most: int = 1_000_000, timeout_s: float = WAIT_S) -> list[RecordLease]:
@@ -78,9 +79,9 @@ class Member:
 
 @asynccontextmanager
 async def member(
-    bootstrap: str, group_id: str, *topics: str, free: int = 100
+    kafka: KafkaHandle, group_id: str, *topics: str, free: int = 100
 ) -> AsyncIterator[Member]:
-    made = Member(bootstrap, group_id, *topics, free=free)
+    made = Member(kafka, group_id, *topics, free=free)
     loop = asyncio.get_running_loop()
     try:
         await made.cluster.start(group_id=group_id)
