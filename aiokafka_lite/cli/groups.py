@@ -248,7 +248,7 @@ def _start_offsets(cluster: BlockingCluster, node: int, group_id: str) -> GroupO
         for topic in group.topics:
             for each in topic.partitions:
                 tp = TopicPartition(topic.topic_name, each.partition_index)
-                # Both are -1 before the first fetch.
+                # Both are -1 until the first acknowledgement.
                 if not each.error_code and each.start_offset >= 0:
                     offsets.at[tp] = each.start_offset
                 offsets.lags[tp] = each.lag if each.lag != -1 else None
@@ -376,7 +376,7 @@ starts. The lag is negative if the committed offset is beyond the end of the log
 was recreated or truncated. The group then starts according to auto.offset.reset.
 
 For a share group, show the offset before which all records are finished, and how many records after
-it are not. Both are unknown before the first fetch.
+it are not. Both are unknown until the first acknowledgement.
 
 arguments:
 GROUP  the group

@@ -102,7 +102,7 @@ async def test_lag_of_a_share_group_counts_records_that_are_not_finished(
     assert lines[2].split() == [topic, "0", "5", "10", "5", "1", "raw"]
 
 
-async def test_partitions_without_a_fetch_have_no_start_offset_yet(
+async def test_partitions_without_acknowledgements_have_no_start_offset_yet(
     kafka: KafkaHandle, topic: str, cli: Running, where: list[str]
 ) -> None:
     group = unique("jobs")
