@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NoReturn, SupportsIndex, cast
+from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, SupportsIndex, cast
 
 from aiokafka_lite._arguments import NUMBER
 from aiokafka_lite._compat import KT, VT, Self
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         Retry,
     )
     from aiokafka_lite.consumer.processing.limits import Concurrency
+    from aiokafka_lite.consumer.sharing.leases import LeasedRecords
     from aiokafka_lite.consumer.sharing.run import OnLeaseLost, ShareRun
     from aiokafka_lite.events import EventSubscription
 
@@ -201,8 +202,9 @@ class AIOKafkaShareConsumer(Generic[KT, VT]):
             IllegalStateError: `run` is active, or there is no subscription.
             KafkaError: The group has refused this member.
         """
-        records: list[ConsumerRecord[KT, VT]] = await self._take(1, None)
-        return records[0]
+        (taken,) = await self._take(1, None)
+        # With deserialisers a record is of their types.
+        return taken.records[0]  # type: ignore[return-value]
 
     async def getmany(
         self, *, max_records: int | None = None, timeout_ms: float | None = 0
@@ -220,15 +222,16 @@ class AIOKafkaShareConsumer(Generic[KT, VT]):
         most = self._config.max_poll_records if max_records is None else max_records
         found: dict[TopicPartition, list[ConsumerRecord[KT, VT]]] = {}
         try:
-            records = await self._take(most, None if timeout_ms is None else seconds(timeout_ms))
+            taken = await self._take(most, None if timeout_ms is None else seconds(timeout_ms))
         except ConsumerStoppedError:  # during the call
             return found
-        for record in records:
-            tp = TopicPartition(record.topic, record.partition)
-            found.setdefault(tp, []).append(record)
+        for each in taken:
+            found.setdefault(each.range.partition.tp, []).extend(
+                each.records  # type: ignore[arg-type]  # likewise
+            )
         return found
 
-    async def _take(self, most: int, timeout_s: float | None) -> list[Any]:
+    async def _take(self, most: int, timeout_s: float | None) -> list[LeasedRecords]:
         self._engine.owner.check()
         if self._run is not None:
             raise IllegalStateError("consumer.run() is active, and its handlers get all records")

@@ -77,7 +77,7 @@ class ShareReads:
             returned.clear()
 
     # --- Reading --------------------------------------------------------------------------
-    async def take(self, most: int, timeout_s: float | None = None) -> list[Record]:
+    async def take(self, most: int, timeout_s: float | None = None) -> list[LeasedRecords]:
         """Return at most `most` records, waiting for the first. [] after the timeout."""
         engine, owner = self._engine, _owner()
         if (returned := self._returned.get(owner)) is not None:
@@ -89,9 +89,7 @@ class ShareReads:
             engine.check()
             leasing = engine.leasing
             if taken := leasing.take_nowait(most):
-                if records := await self._returned_of(taken, owner):
-                    return records
-                continue  # they were lost meanwhile
+                return await self._returned_of(taken, owner)
             engine.changed.clear()
             self._asked_count += most
             try:
@@ -101,10 +99,11 @@ class ShareReads:
             finally:
                 self._asked_count -= most
 
-    async def _returned_of(self, taken: list[LeasedRecords], owner: Task | None) -> list[Record]:
+    async def _returned_of(
+        self, taken: list[LeasedRecords], owner: Task | None
+    ) -> list[LeasedRecords]:
         if self._delivery.has_deserializers:
             taken = await self._deserialised(taken)
-        records: list[Record] = []
         leasing = self._engine.leasing
         for each in taken:
             if each.range.delivery_count > 1:
@@ -114,13 +113,12 @@ class ShareReads:
                 for record in each.records:
                     lease = leasing.lease(each.range, record)
                     setattr(record, RECEIPT, ShareReceipt(self._engine, lease))
-            records += each.records
+            self._engine.record_count += len(each.records)
         if not self._is_explicit:
             if owner is not None and owner not in self._returned:
                 owner.add_done_callback(self._ended)
             self._returned.setdefault(owner, []).extend(taken)
-        self._engine.record_count += len(records)
-        return records
+        return taken
 
     async def _deserialised(self, taken: list[LeasedRecords]) -> list[LeasedRecords]:
         """Deserialise records up to a bad one. If it is the first, release it and raise."""

@@ -296,16 +296,6 @@ class ShareRun:
             while True:
                 engine.check()
                 leasing = engine.leasing
-                wanted = self.want()
-                for each in leasing.take_nowait(wanted) if wanted else ():
-                    count = each.range.delivery_count
-                    for record in each.records:
-                        if count > 1:
-                            setattr(record, DELIVERY_COUNT, count)
-                        lease = leasing.lease(each.range, record)
-                        job = self._jobs[lease] = LeasedJob(lease)
-                        self._ready.append(job)
-                    engine.record_count += len(each.records)
                 self.offer()
                 engine.changed.clear()
                 if self.want():
@@ -322,15 +312,33 @@ class ShareRun:
         except Exception as error:  # noqa: BLE001 -- `run` raises it
             self._note_end(error)
 
+    def _take(self) -> None:
+        """Take records that wait, as many as handlers are free."""
+        parts = self._engine.current
+        leasing = None if parts is None else parts.leasing
+        if leasing is None or not leasing.leases.waiting_count or not (wanted := self.want()):
+            return
+        for each in leasing.take_nowait(wanted):
+            count = each.range.delivery_count
+            for record in each.records:
+                if count > 1:
+                    setattr(record, DELIVERY_COUNT, count)
+                lease = leasing.lease(each.range, record)
+                job = self._jobs[lease] = LeasedJob(lease)
+                self._ready.append(job)
+            self._engine.record_count += len(each.records)
+
     def offer(self) -> None:
-        """Begin records that may begin."""
+        """Begin records that may begin, and let the feeder ask for more if handlers are free."""
+        self._take()
         while self._handler_count < self._concurrency.value and not self._is_finishing:
             if (job := self._next()) is None:
                 break
             self._handler_count += 1
             job.begin(self._loop.time(), self._attempts.success_count)
             self._spawn(job, self._handle(job), name="handler")
-        self._engine.changed.set()
+        if self.want():
+            self._engine.changed.set()
 
     def _next(self) -> LeasedJob | None:
         ready, breaker = self._ready, self._attempts.breaker
