@@ -50,6 +50,9 @@ from aiokafka_lite.protocol.messages.share_acknowledge import (
     PartitionData as AcknowledgedPartition,
 )
 from aiokafka_lite.protocol.messages.share_acknowledge import (
+    ShareAcknowledgeRequest,
+)
+from aiokafka_lite.protocol.messages.share_acknowledge import (
     ShareAcknowledgeResponse as Acknowledged,
 )
 from aiokafka_lite.protocol.schema import Request
@@ -77,6 +80,8 @@ INFLATE_ON_LOOP_S: Final = 0.0005
 EXCESS_SHARE: Final = 0.5
 EXCESS_MEMORY: Final = 0.9
 
+# Of ShareAcknowledge (KIP-1222).
+FIRST_WITH_RENEWALS: Final = 2
 # Errors for which an answer names the leader. With others, it is 0.
 LEADER_MOVED: Final = (NotLeaderForPartitionError, FencedLeaderEpochError)
 
@@ -215,6 +220,8 @@ class ShareSource:
             if self._connection is not None:
                 self._lose_session(KafkaConnectionError("the connection was replaced"))
             self._connection = connection
+            if connection.api_versions.choose(ShareAcknowledgeRequest) < FIRST_WITH_RENEWALS:
+                self._leases.can_renew = False
             connection.closed.add_done_callback(lambda _: self._wake.set())
         return True
 

@@ -86,9 +86,18 @@ def acquired(
     )
 
 
+class ScriptedVersions:
+    def __init__(self, version: int) -> None:
+        self._version = version
+
+    def choose(self, request_class: object) -> int:
+        return self._version
+
+
 class ScriptedConnection:
     def __init__(self, pool: ScriptedPool, node_id: int) -> None:
         self.error: KafkaError | None = None
+        self.api_versions = ScriptedVersions(pool.version)
         self.closed: asyncio.Future[KafkaError] = asyncio.get_running_loop().create_future()
         self._pool, self._node_id = pool, node_id
 
@@ -110,6 +119,8 @@ class ScriptedPool:
     def __init__(self) -> None:
         self.sent: list[Sent] = []
         self.arrived = Event()
+        # Of the requests that the nodes offer.
+        self.version = 2
         self.connections: dict[int, ScriptedConnection] = {}
 
     def ready_connection(self, node_id: int, lane: Lane) -> ScriptedConnection | None:

@@ -169,6 +169,16 @@ async def test_renewals_are_sent_alone() -> None:
         assert leases[2].until > asyncio.get_running_loop().time() + LOCK_S * 0.9
 
 
+async def test_node_without_renewals_is_asked_for_none() -> None:
+    async with scene(free=2) as made:
+        made.cluster.pool.version = 1
+        await made.acquire((0, 1))
+        assert await made.none_sent(LOCK_S - 1)
+        assert not made.lost
+        await asyncio.sleep(2)
+        assert made.lost_offsets == [0, 1]
+
+
 async def test_no_lease_is_renewed_beyond_its_longest_time() -> None:
     async with scene(free=2) as made:
         made.leasing.leases.max_lease_s = LOCK_S
