@@ -131,6 +131,11 @@ async def test_others_have_their_turn_after_each_slice_of_requests() -> None:
     dispatching.cancel()
 
 
+def after_a_step(result: bool) -> Steps[bool]:
+    yield
+    return result
+
+
 async def test_exception_of_a_long_poll_is_its_answer() -> None:
     loop = cast("VirtualTimeLoop", asyncio.get_running_loop())
     channel = RequestChannel[RequestWork](100, loop)
@@ -142,7 +147,7 @@ async def test_exception_of_a_long_poll_is_its_answer() -> None:
         raise ValueError("broken")
 
     failures: list[BaseException] = []
-    for is_ready in (fail, lambda: True):
+    for is_ready in (fail, lambda: after_a_step(True)):
         work = request(lambda is_ready=is_ready: Delayed(["a"], loop.time() + 60, is_ready, fail))  # type: ignore[misc]
         work.processor = cast(
             "ServedConnection",
@@ -206,7 +211,7 @@ async def test_long_poll_does_not_wait_for_a_change_between_its_steps() -> None:
 
     def handle(is_ready: bool) -> Steps[Delayed]:
         yield
-        return Delayed(["a"], loop.time() + 60, lambda: is_ready, read)
+        return Delayed(["a"], loop.time() + 60, lambda: after_a_step(is_ready), read)
 
     for is_ready in (False, True):
         answers: list[MetadataResponse] = []

@@ -48,22 +48,22 @@ def test_long_poll_is_worth_answering_when_there_is_enough_or_the_leader_has_mov
     read = reading([target()], lambda _: partition, min_bytes=2 * size)
     for is_enough in (False, False, True):
         run_to_end(read.read_in_steps())
-        assert read.is_worth_answering() is is_enough
+        assert run_to_end(read.is_worth_answering()) is is_enough
         partition.append(batch())
     at_end = reading([target(3)], lambda _: partition)
     run_to_end(at_end.read_in_steps())
-    assert not at_end.is_worth_answering()
+    assert not run_to_end(at_end.is_worth_answering())
     partition.leader_id = 2
-    assert at_end.is_worth_answering()
+    assert run_to_end(at_end.is_worth_answering())
 
 
 def test_partitions_that_disappear_make_a_long_poll_worth_answering(partition: Partition) -> None:
     found: list[Partition | type[UnknownTopicOrPartitionError]] = [partition]
     read = reading([target()], lambda _: found[0])
     run_to_end(read.read_in_steps())
-    assert not read.is_worth_answering()
+    assert not run_to_end(read.is_worth_answering())
     found[0] = UnknownTopicOrPartitionError
-    assert read.is_worth_answering()
+    assert run_to_end(read.is_worth_answering())
 
 
 def test_many_partitions_are_read_in_steps() -> None:

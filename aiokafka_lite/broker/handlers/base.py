@@ -80,7 +80,7 @@ class Delayed:
 
     keys: Sequence[Hashable]  # `is_ready` is called when one of these changes (`Purgatory.touch`)
     deadline: float  # the loop's time at which the response is sent anyway
-    is_ready: Callable[[], bool]
+    is_ready: Callable[[], Steps[bool]]
     response: Callable[[], Steps[Response]]
 
 

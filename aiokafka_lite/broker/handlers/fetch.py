@@ -95,10 +95,12 @@ class FetchRead:
                 yield
         return Findings(results, size, is_final)
 
-    def is_worth_answering(self) -> bool:
+    def is_worth_answering(self) -> Steps[bool]:
         """Return, without reading, whether min_bytes are available or a partition has an error."""
         available = 0
-        for target in self._served:
+        for number, target in enumerate(self._served, 1):
+            if not number % ELEMENTS_PER_STEP:
+                yield
             partition = self.find(target)
             if not isinstance(partition, Partition):
                 return True

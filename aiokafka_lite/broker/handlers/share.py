@@ -79,7 +79,7 @@ from aiokafka_lite.protocol.messages.share_groups import (
     DescribeShareGroupOffsetsResponseTopic,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
-from aiokafka_lite.protocol.source import Steps
+from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps
 from aiokafka_lite.records import BatchHeader, iter_batches
 
 MAX_MEMBER_ID: Final = 36
@@ -124,10 +124,12 @@ class ShareRead:
         end = min(log.high_watermark, log.last_stable_offset if self.is_committed else LAST_OFFSET)
         return OffsetSpan(max(live.next_offset, log.log_start_offset), end)
 
-    def is_worth_answering(self) -> bool:
+    def is_worth_answering(self) -> Steps[bool]:
         """Return whether min_bytes can be acquired, or a partition has an error."""
         available = 0
-        for key in self.session.partitions:
+        for number, key in enumerate(tuple(self.session.partitions), 1):
+            if not number % ELEMENTS_PER_STEP:
+                yield
             try:
                 opened = self.open(key)
                 if opened is not None:
@@ -250,7 +252,8 @@ def share_fetch(ctx: RequestContext, request: ShareFetchRequest) -> Steps[object
         return _response(read)
     if request.is_renew_ack or request.max_records <= 0:
         return _response(read)
-    if not read.session.partitions or request.max_wait_ms <= 0 or read.is_worth_answering():
+    may_wait = bool(read.session.partitions) and request.max_wait_ms > 0
+    if not may_wait or (yield from read.is_worth_answering()):
         return (yield from _read(read))
     return Delayed(
         keys=list(read.session.partitions),

@@ -15,7 +15,7 @@ from aiokafka_lite.broker.handlers.base import Answer, Client, Delayed, HandlerE
 from aiokafka_lite.broker.network.request_log import SeenRequest
 from aiokafka_lite.broker.slices import TIME_SLICE_S, run_in_slices
 from aiokafka_lite.protocol.schema import Request, Response
-from aiokafka_lite.protocol.source import Steps
+from aiokafka_lite.protocol.source import Steps, run_to_end
 
 
 @dataclass(slots=True, eq=False)
@@ -248,7 +248,7 @@ class Dispatcher:
     def _delay(self, work: RequestWork, delayed: Delayed) -> Watch:
         def attempt(is_due: bool) -> None:
             try:
-                if is_due or delayed.is_ready():
+                if is_due or run_to_end(delayed.is_ready()):
                     watch.cancel()
                     self._take(work, delayed.response())
             except BaseException as error:  # noqa: BLE001 — reported
@@ -267,8 +267,13 @@ class Dispatcher:
             if isinstance(result, Delayed):
                 watch = self._delay(work, result)
                 await asyncio.sleep(0)
-                if not watch.is_over:  # a key may have changed before it was watched
-                    watch.attempt(False)
+                try:  # a key may have changed before it was watched
+                    is_ready = not watch.is_over and await run_in_slices(result.is_ready())
+                except BaseException:
+                    watch.cancel()
+                    raise
+                if is_ready and not watch.is_over:
+                    watch.attempt(True)
             else:
                 work.processor.answer(work, cast("Response | None", result))
         except Exception as error:  # noqa: BLE001 — reported
