@@ -29,6 +29,7 @@ CLASSES: Final = {
     "get-offsets": f"{TOOLS}.GetOffsetShell",
     "groups": f"{TOOLS}.GroupsCommand",
     "producer-perf": f"{TOOLS}.ProducerPerformance",
+    "share-groups": f"{TOOLS}.consumer.group.ShareGroupCommand",
     "topics": f"{TOOLS}.TopicCommand",
     "transactional-message-copier": f"{TOOLS}.TransactionalMessageCopier",
     "transactions": f"{TOOLS}.TransactionsCommand",

@@ -20,6 +20,8 @@ from tests.support.java_runner import JavaRunner
 _NORMAL_FORMS = (
     (re.compile(r"TopicId: [\w-]{22}"), "TopicId: ID"),
     (re.compile(r"adminclient-\d+"), "adminclient-N"),
+    # Columns are as wide as the address is long.
+    (re.compile(r"(ADDRESS +\(\d+\)) +"), r"\1 "),
     # Where Java was: after some calls by reflection it takes another way there.
     (re.compile(r"^\tat .*\n", re.M), ""),
     # A new cluster of Kafka 4.3 has this set for all brokers (KIP-966); ours has no ELR.

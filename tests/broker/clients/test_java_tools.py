@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
 from tests.broker.clients.conftest import BothKafkas
+from tests.broker.groups.share.requests import ShareGroupRequests
+from tests.support.cluster import KafkaHandle
+from tests.support.group_requests import await_coordinator
 
 pytestmark = [pytest.mark.java, pytest.mark.real_kafka]
 
@@ -185,6 +189,51 @@ def test_groups_are_described_reset_and_deleted_alike(both: BothKafkas) -> None:
     both.prints(*group, "--describe")
     both.prints(*group, "--delete-offsets", "--topic", f"{both.topic}:0")
     assert f"{both.topic}     0" not in both.prints(*group, "--describe")
+    both.run(*group, "--delete-offsets", "--topic", "nope")
+    assert "was successful" in both.prints(*group, "--delete")
+    both.run(*group, "--describe")
+    both.run(*group, "--delete")
+
+
+# --- kafka-share-groups ----------------------------------------------------------------------
+async def join_share_groups(both: BothKafkas) -> None:
+    """Have the member "m" in the group of both, with the topic's three partitions."""
+    for kind, address in (("embedded", both.embedded), ("real", both.real)):
+        kafka = KafkaHandle("embedded" if kind == "embedded" else "real", address)
+        await await_coordinator(kafka)
+        member = ShareGroupRequests(kafka, both.group).of("m", both.topic)
+        await member.join()
+        await member.until(lambda member=member: member.count == 3)  # type: ignore[misc]
+
+
+async def leave_share_groups(both: BothKafkas) -> None:
+    for address in (both.embedded, both.real):
+        await ShareGroupRequests(KafkaHandle("real", address), both.group).beat("m", -1)
+
+
+def test_share_groups_are_described_reset_and_deleted_alike(both: BothKafkas) -> None:
+    fill_topic(both)
+    both.prints(
+        "configs", "--alter", "--entity-type", "groups", "--entity-name", both.group,
+        "--add-config", "share.assignment.interval.ms=0,share.auto.offset.reset=earliest",
+    )  # fmt: skip
+    asyncio.run(join_share_groups(both))
+    group = ("share-groups", "--group", both.group)
+    for address in (both.embedded, both.real):
+        where = ("share-groups", "--bootstrap-server", address)
+        assert both.group in both.runner.run(*where, "--list", "--state", "Stable").stdout.split()
+    assert f"{both.topic}:0,1,2" in both.prints(*group, "--describe", "--members", "--verbose")
+    assert "Stable" in both.prints(*group, "--describe", "--state", "--verbose")
+    both.prints(*group, "--describe", "--offsets", "--verbose")
+    both.run(*group, "--delete")
+    reset = (*group, "--reset-offsets", "--topic", both.topic)
+    both.run(*reset, "--to-earliest", "--execute")
+    asyncio.run(leave_share_groups(both))
+    assert "Empty" in both.prints(*group, "--describe", "--state")
+    both.prints(*reset, "--to-earliest", "--dry-run")
+    both.prints(*reset, "--to-latest", "--execute")
+    both.prints(*group, "--describe")
+    both.prints(*group, "--delete-offsets", "--topic", both.topic)
     both.run(*group, "--delete-offsets", "--topic", "nope")
     assert "was successful" in both.prints(*group, "--delete")
     both.run(*group, "--describe")
