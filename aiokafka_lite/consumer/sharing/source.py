@@ -29,6 +29,7 @@ from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.consumer.events import LogLimit
 from aiokafka_lite.consumer.sharing.leases import (
+    RENEWED_AT_SHARE,
     Acknowledgements,
     Acquired,
     Record,
@@ -131,6 +132,8 @@ class ShareSource:
         # Why all is to be given up, and the session closed.
         self._dropped: str | None = None
         self._is_closing = False
+        # Renewals of the heartbeat thread that the loop has not taken over, oldest first.
+        self._by_thread: list[SentByThread] = []
 
     # --- Notifications --------------------------------------------------------------------
     def wake(self) -> None:
@@ -322,6 +325,7 @@ class ShareSource:
         """Return how many records were acquired."""
         self._leases.answered(sent, self._errors_of(sent, response))
         lock_s = response.acquisition_lock_timeout_ms / 1000
+        self._leasing.lock_s = lock_s or self._leasing.lock_s
         count, offset_count = 0, 0
         for topic in response.responses:
             for data in topic.partitions:
@@ -441,23 +445,34 @@ class ShareSource:
         The loop sends nothing meanwhile (`take_turn`), and its last request is answered by now, in
         the kernel's buffer: while locks are held, requests wait only briefly.
         """
+        number, settings, earlier = self._session_number, self._settings, tuple(self._by_thread)
+        if earlier and (
+            isinstance(earlier[-1].answer, KafkaError)
+            or earlier[-1].answer.error_code
+            or now < earlier[-1].asked_at + self._leasing.lock_s * RENEWED_AT_SHARE
+        ):
+            return None
         renewals = self._leases.renewals(self.node_id, now)
         node = self._cluster.view.nodes.get(self.node_id)
         if not renewals or node is None or not self._session.is_open:
             return None
-        number, settings = self._session_number, self._settings
+        # The loop counts those of the thread when it takes them over.
+        epoch = self._session.epoch + len(earlier)
         request = acknowledgement(
-            settings.group_id, self._leasing.member_id, self._session.epoch, renewals, renews=True
+            settings.group_id, self._leasing.member_id, epoch, renewals, renews=True
         )
         answer: Acknowledged | KafkaError
         try:
             answer = send(request, node)
         except KafkaError as error:
             answer = error
-        return SentByThread(self, number, renewals, now, answer)
+        sent = SentByThread(self, number, renewals, now, answer)
+        self._by_thread.append(sent)
+        return sent
 
     def take_over_from_thread(self, sent: SentByThread) -> None:
         """Take over what `renew_in_thread` has done, on the loop."""
+        self._by_thread.remove(sent)
         if sent.session_number != self._session_number:
             return
         answer = sent.answer
