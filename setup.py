@@ -67,6 +67,7 @@ IN_PLACE = (
     "aiokafka_lite/consumer/fetching/session.py",
     "aiokafka_lite/consumer/fetching/small.py",
     "aiokafka_lite/consumer/gate.py",
+    "aiokafka_lite/consumer/processing/allowance.py",
     "aiokafka_lite/consumer/processing/lanes.py",
     "aiokafka_lite/consumer/processing/steps.py",
 )

@@ -54,6 +54,7 @@ COMPILED: Final = frozenset(
         "consumer.fetching.small",
         "consumer.gate",
         "consumer.processing._calls",
+        "consumer.processing.allowance",
         "consumer.processing.job",
         "consumer.processing.lanes",
         "consumer.processing.steps",

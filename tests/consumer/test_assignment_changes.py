@@ -180,8 +180,10 @@ def test_records_that_run_has_of_what_was_sought_and_came_back_are_not_processed
     assignment.works.open_processing(cast(Any, object()))
 
     def give_to_run(cursor: Cursor, first: int, end: int) -> None:
-        records = [SimpleNamespace(offset=offset) for offset in range(first, end)]
-        assignment.works.hand_out_each(cursor, cast(Any, records), ((0, 3),), lambda record: record)
+        records = [SimpleNamespace(offset=offset, size_bytes=1) for offset in range(first, end)]
+        assignment.works.hand_out_each(
+            cursor, cast(Any, records), ((0, 3),), cast(Any, lambda record: record)
+        )
         assignment.works.put_into_processing(cursor, is_enough=False)
         assignment.reads.hand_out(cursor, first, end, ((0, 3),))
 

@@ -19,9 +19,10 @@ from aiokafka_lite.consumer.assignment.cursor import (
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 from tests.support.for_each import for_each
+from tests.support.states import Holder
 
 ID, OTHER, UNKNOWN, OF_OLD_BROKERS = bytes(range(16)), bytes(range(16, 32)), b"", bytes(16)
-ME = object()
+ME = Holder()
 WORK = object()
 
 

@@ -20,7 +20,7 @@ from aiokafka_lite.consumer.assignment.work import DeliveredRecords
 from aiokafka_lite.consumer.caller import Callback, enter
 from aiokafka_lite.errors import CommitFailedError, IllegalStateError
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
-from tests.support.states import State
+from tests.support.states import HOLDERS, Holder, State
 
 A = TopicPartition("t", 0)
 B = TopicPartition("t", 1)
@@ -280,7 +280,7 @@ def test_what_would_be_committed_says_of_each_record_that_it_is_finished(
     a.topic_id = b"0123456789abcdef"
     state.seek(a, 0)
     state.reads.begin_get()
-    holder = object()
+    holder = Holder()
     with pytest.raises(IllegalStateError):
         state.finished.offset_if_finished(a, {0})
     state.works.hand_out_each(a, records(*range(10_000)), ((0, 3),), lambda _: holder)
@@ -718,9 +718,9 @@ def test_an_offset_that_commit_would_commit_is_committed_with_what_is_finished_b
 ) -> None:
     a = read_to(state, A, 0, 5)
     a.topic_id = b"0123456789abcdef"
-    state.works.hand_out_each(a, records(*range(5)), (), lambda record: record.offset)
+    state.works.hand_out_each(a, records(*range(5)), (), lambda record: HOLDERS[record.offset])
     for offset in (0, 1, 3):
-        state.works.finish(a, offset, offset)
+        state.works.finish(a, offset, HOLDERS[offset])
     for exactly in (OffsetAndMetadata(1, ""), OffsetAndMetadata(2, "note")):
         assert state.finished.finish_named({A: exactly}) == ({A: exactly}, {A})
     offsets, exact = state.finished.finish_named({A: OffsetAndMetadata(2, "")})
@@ -728,7 +728,7 @@ def test_an_offset_that_commit_would_commit_is_committed_with_what_is_finished_b
     assert finished is not None
     assert (finished.ranges, exact) == (((3, 4),), set())
     for offset in (2, 4):
-        state.works.finish(a, offset, offset)
+        state.works.finish(a, offset, HOLDERS[offset])
     end = OffsetAndMetadata(5, "")
     assert state.finished.finish_named({A: end}) == ({A: end}, set())
 
@@ -783,7 +783,7 @@ def handled(state: State) -> Cursor:
     a = state.partition(A)
     state.seek(a, 0)
     state.works.open_processing(cast(Any, object()))
-    state.works.hand_out_each(a, records(*range(5)), (), lambda record: record.offset)
+    state.works.hand_out_each(a, records(*range(5)), (), lambda record: HOLDERS[record.offset])
     state.works.put_into_processing(a, is_enough=True)
     state.reads.hand_out(a, 0, 5, ())
     return a
@@ -795,8 +795,8 @@ def test_records_are_processed_up_to_the_first_that_a_handler_has(
     moved: list[Cursor] = []
     state.observers.partition_changed.add(moved.append)
     for offset in (1, 0):
-        state.works.finish(handled, offset, offset)
-    state.works.finish(handled, 3, "another holder")
+        state.works.finish(handled, offset, HOLDERS[offset])
+    state.works.finish(handled, 3, Holder())
     assert state.finished.processed_offsets()[A].offset == 2
     assert state.finished.handed_out_offsets()[A].offset == 2
     assert state.finished.finished_offsets()[A].offset == 2
@@ -807,7 +807,7 @@ def test_records_are_processed_up_to_the_first_that_a_handler_has(
     settled: list[object] = []
     state.reads.set_settler(lambda: settled.append(handled.worked_by))
     for offset in (2, 3, 4):
-        state.works.finish(handled, offset, offset)
+        state.works.finish(handled, offset, HOLDERS[offset])
     assert settled == [state.reads.processing]
     assert handled.worked_by is None
     assert state.finished.processed_offsets()[A].offset == 5
@@ -849,18 +849,20 @@ def test_records_behind_a_new_position_are_given_to_handlers_again(
         state.skip_to(handled, 3)
     else:
         state.start_at(handled, 3)
-    state.works.hand_out_each(handled, records(3, 4), (), lambda record: "another holder")
+    state.works.hand_out_each(handled, records(3, 4), (), lambda _: Holder())
     state.reads.hand_out(handled, 3, 5, ())
     for offset in range(5):
-        state.works.finish(handled, offset, offset)
+        state.works.finish(handled, offset, HOLDERS[offset])
     assert state.finished.processed_offsets()[A].offset == 3
 
 
 def test_a_handler_commits_its_own_records_and_no_others(state: State) -> None:
     a = state.partition(A)
     state.seek(a, 0)
-    state.works.open_processing(cast(Any, SimpleNamespace(own_records=lambda: {a: {0: 0, 1: 1}})))
-    state.works.hand_out_each(a, records(*range(5)), (), lambda record: record.offset)
+    state.works.open_processing(
+        cast(Any, SimpleNamespace(own_records=lambda: {a: dict(enumerate(HOLDERS[:2]))}))
+    )
+    state.works.hand_out_each(a, records(*range(5)), (), lambda record: HOLDERS[record.offset])
     state.works.put_into_processing(a, is_enough=True)
     state.reads.hand_out(a, 0, 5, ())
     moved: list[Cursor] = []
@@ -885,7 +887,7 @@ def test_records_of_a_partition_that_came_back_are_the_handlers_alone(
     for first in (0, 3):
         a = state.partition(A)
         each = range(first, 5)
-        state.works.hand_out_each(a, records(*each), (), lambda record: record.offset)
+        state.works.hand_out_each(a, records(*each), (), lambda record: HOLDERS[record.offset])
         state.works.put_into_processing(a, is_enough=True)
         state.reads.hand_out(a, first, 5, ())
         assert state.works.being_processed() == {}
@@ -914,11 +916,11 @@ def test_records_returned_since_a_seek_stay_in_hand_though_a_commit_before_it_is
     state: State, handled: Cursor
 ) -> None:
     state.seek(handled, 3)
-    state.works.hand_out_each(handled, records(3, 4), (), lambda record: record.offset)
+    state.works.hand_out_each(handled, records(3, 4), (), lambda record: HOLDERS[record.offset])
     state.reads.hand_out(handled, 3, 5, ())
     state.forget_before_seek([handled])
     assert state.finished.processed_offsets()[A].offset == 3
-    state.works.finish(handled, 3, 3)
+    state.works.finish(handled, 3, HOLDERS[3])
     assert state.finished.processed_offsets()[A].offset == 4
 
 
@@ -931,7 +933,7 @@ def test_what_lies_before_a_seek_is_taken_from_handlers_whose_commit_is_unknown(
         state.request_reset(handled, LATEST)
     state.forget_before_seek([handled, state.partition(B)])
     assert handled.worked_by is None
-    state.works.finish(handled, 1, 1)
+    state.works.finish(handled, 1, HOLDERS[1])
     assert state.finished.processed_offsets()[A].offset == 3
 
 
@@ -939,7 +941,7 @@ def test_one_run_at_a_time_takes_all_records(state: State, handled: Cursor) -> N
     with pytest.raises(IllegalStateError, match="already active"):
         state.works.open_processing(cast(Any, object()))
     run, failure = state.reads.processing, ValueError("no")
-    state.works.finish(handled, 1, 1)
+    state.works.finish(handled, 1, HOLDERS[1])
     moved: list[Cursor] = []
     state.observers.partition_changed.add(moved.append)
     state.works.close_processing(cast(Any, run), failure)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from aiokafka_lite._chance import Chance
 from aiokafka_lite._compat import override
@@ -17,6 +17,16 @@ from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.events import Events
 from aiokafka_lite.consumer.gate import Gate
 from aiokafka_lite.errors import KafkaError
+
+
+class Holder:
+    """Has a record that is finished singly."""
+
+    size_bytes = 10
+
+
+# By offset, the holders of the first records of a partition.
+HOLDERS: Final = tuple(Holder() for _ in range(10))
 
 
 class State(SubscriptionState):

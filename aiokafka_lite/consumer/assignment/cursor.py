@@ -164,6 +164,13 @@ class Undecided(NamedTuple):
     is_stored: bool
 
 
+class Holder(Protocol):
+    """Has one record until it is finished."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
 class Range(NamedTuple):
     first: int
     end: int

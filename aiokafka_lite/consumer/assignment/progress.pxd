@@ -11,6 +11,7 @@ cdef class Progress:
     cdef public dict _unfinished
     cdef public int _verified_epoch
     cdef public int ahead_epoch
+    cdef public long long held_bytes
 
     cpdef bint is_held_by(self, offset, holder)
     cpdef hand_out(self, offsets, holders)

@@ -22,18 +22,23 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from heapq import merge
 from itertools import chain, dropwhile
 
-from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, NO_OFFSET, Epochs, Range
+from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, NO_OFFSET, Epochs, Holder, Range
 from aiokafka_lite.errors import IllegalStateError
 
 
 class Progress:
-    """The returned and finished records of one partition, and the ranges finished earlier."""
+    """The returned and finished records of one partition, and the ranges finished earlier.
+
+    Attributes:
+        held_bytes: The sum of the holders' `size_bytes`.
+    """
 
     def __init__(self, ahead: Iterable[Range] = (), ahead_epoch: int = NO_EPOCH) -> None:
         # In offset order, from the first that is not finished.
         self._handed_out: deque[int] = deque()
         # By offset, the holder.
-        self._unfinished: dict[int, object] = {}
+        self._unfinished: dict[int, Holder] = {}
+        self.held_bytes = 0
         self._ahead = deque(ahead)
         # Ranges that lay ahead, before a position that was sought. They count while a record
         # before them is unfinished.
@@ -86,10 +91,10 @@ class Progress:
     def first_ahead(self) -> int | None:
         return self._ahead[0].first if self._ahead else None
 
-    def holder_of_first(self) -> object | None:
+    def holder_of_first(self) -> Holder | None:
         return self._unfinished[self._handed_out[0]] if self._handed_out else None
 
-    def holders(self) -> Iterable[object]:
+    def holders(self) -> Iterable[Holder]:
         """Return the holders of unfinished records, in returned order."""
         return self._unfinished.values()
 
@@ -104,7 +109,7 @@ class Progress:
         )
 
     # --- What happens ---------------------------------------------------------------------
-    def hand_out(self, offsets: Sequence[int], holders: Iterable[object]) -> None:
+    def hand_out(self, offsets: Sequence[int], holders: Sequence[Holder]) -> None:
         """Note returned records, which must lie behind the earlier ones."""
         handed_out = self._handed_out
         if handed_out and offsets and offsets[0] <= handed_out[-1]:
@@ -114,6 +119,8 @@ class Progress:
             )
         handed_out.extend(offsets)
         self._unfinished.update(zip(offsets, holders, strict=True))
+        for holder in holders:
+            self.held_bytes += holder.size_bytes
 
     def passes_over(self, offset: int) -> bool:
         """Whether the next record was finished before. If so, count it as returned."""
@@ -126,12 +133,13 @@ class Progress:
             self._handed_out.append(offset)
         return True
 
-    def finish(self, offset: int, holder: object) -> bool | None:
+    def finish(self, offset: int, holder: Holder) -> bool | None:
         """Finish a record. Return whether more may be committed, None if it has another holder."""
         handed_out, unfinished = self._handed_out, self._unfinished
         if unfinished.get(offset) is not holder:
             return None
         del unfinished[offset]
+        self.held_bytes -= holder.size_bytes
         if offset != handed_out[0]:
             return False
         handed_out.popleft()
@@ -142,13 +150,17 @@ class Progress:
     def finish_before(self, offset: int) -> None:
         handed_out = self._handed_out
         while handed_out and (handed_out[0] < offset or handed_out[0] not in self._unfinished):
-            self._unfinished.pop(handed_out.popleft(), None)
+            self._forget(handed_out.popleft())
+
+    def _forget(self, offset: int) -> None:
+        if (holder := self._unfinished.pop(offset, None)) is not None:
+            self.held_bytes -= holder.size_bytes
 
     def go_back_to(self, offset: int) -> None:
         """Forget the records from an offset on: they are returned again."""
         handed_out = self._handed_out
         while handed_out and handed_out[-1] >= offset:
-            self._unfinished.pop(handed_out.pop(), None)
+            self._forget(handed_out.pop())
         while handed_out and handed_out[0] not in self._unfinished:
             handed_out.popleft()
         self._sought_over = _before(offset, self._sought_over)
@@ -213,6 +225,7 @@ class Progress:
         self._handed_out.clear()
         self._sought_over.clear()
         self._unfinished.clear()
+        self.held_bytes = 0
 
     # --- What goes into a commit ----------------------------------------------------------
     def if_finished(self, offsets: Set[int]) -> Progress:

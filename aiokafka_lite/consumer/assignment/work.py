@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol, runtime_checkable
 
 from aiokafka_lite._transaction import BegunTransaction
-from aiokafka_lite.consumer.assignment.cursor import Cursor, Range, joined
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Holder, Range, joined
 from aiokafka_lite.structs import OffsetAndMetadata, TopicPartition
 
 # How long rebalances and stops wait for handlers that were cancelled, and for transactions.
@@ -200,7 +200,7 @@ class Processing(Work, Protocol):
 
     def takes(self, sink: object) -> bool: ...
 
-    def own_records(self) -> Mapping[Cursor, Mapping[int, object]] | None:
+    def own_records(self) -> Mapping[Cursor, Mapping[int, Holder]] | None:
         """Return the current handler's records with holders. None: commits finish all."""
 
     def as_read(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from aiokafka_lite._transaction import BegunTransaction
 from aiokafka_lite.consumer.assignment.assignment import SubscriptionState
-from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Range
+from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs, Holder, Range
 from aiokafka_lite.consumer.assignment.observers import Observers
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.consumer.assignment.reads import Reads
@@ -19,7 +19,7 @@ from aiokafka_lite.consumer.assignment.work import Processing, Work
 from aiokafka_lite.errors import IllegalStateError
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 
-HolderT = TypeVar("HolderT")
+HolderT = TypeVar("HolderT", bound=Holder)
 
 PROCESSING_TOTALS: Final = (
     "finished_total",
@@ -213,7 +213,7 @@ class Works:
             reads.latest.pop(cursor, None)  # it was sought while it was revoked (_carry_over)
             reads.settle_progress(cursor)
 
-    def finish(self, cursor: Cursor, offset: int, holder: object) -> None:
+    def finish(self, cursor: Cursor, offset: int, holder: Holder) -> None:
         progress = cursor.progress
         if progress is None or (is_first := progress.finish(offset, holder)) is None:
             return

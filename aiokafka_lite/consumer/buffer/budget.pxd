@@ -15,6 +15,7 @@ cdef class ByteBudget:
     cdef public object _claimant
     cdef public long long _claimed_bytes
     cdef public long long _inflated_bytes
+    cdef public long long _known_room_bytes
     cdef public bint _is_short
     cdef public object _on_release
     cdef public long long headroom_bytes
@@ -26,4 +27,5 @@ cdef class ByteBudget:
 
     cdef long long _kept_free_bytes(self)
     cpdef bint is_ample(self)
+    cpdef take_for_processing(self, long long size_bytes)
     cpdef long long quota_bytes(self)

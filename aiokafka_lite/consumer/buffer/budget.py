@@ -8,6 +8,10 @@ no other: an oversized batch is fetched alone.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
+
+# Handlers that have finished such a part of the limit make room for another try.
+ROOM_PARTS: Final = 64
 
 
 class Reservation:
@@ -50,6 +54,8 @@ class ByteBudget:
         self.pending_bytes = 0
         # The limit less the bytes that handlers of `run` hold, but at least a quarter.
         self.room_bytes = limit_bytes
+        # What it was at the latest notice, or less since: each record of a handler changes it.
+        self._known_room_bytes = limit_bytes
         # The pending bytes that were claimed.
         self._claimed_bytes = 0
         # Kept for decompression: the largest batch so far, at most half of all.
@@ -70,8 +76,12 @@ class ByteBudget:
     def take_for_processing(self, size_bytes: int) -> None:
         """Note how many bytes handlers of `run` hold (processing/allowance.py)."""
         before_bytes = self.room_bytes
-        self.room_bytes = max(self.limit_bytes - size_bytes, self.limit_bytes // 4)
-        if self.room_bytes > before_bytes:
+        self.room_bytes = room_bytes = max(self.limit_bytes - size_bytes, self.limit_bytes // 4)
+        self._known_room_bytes = min(room_bytes, self._known_room_bytes)
+        if room_bytes > before_bytes and (
+            not size_bytes or room_bytes - self._known_room_bytes >= self.limit_bytes // ROOM_PARTS
+        ):
+            self._known_room_bytes = room_bytes
             self._notify()
 
     @property

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from aiokafka_lite._compat import task_of
+from aiokafka_lite._compat import override, task_of
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Epochs
 from aiokafka_lite.consumer.buffer.buffer import Limits, Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk, Record
@@ -24,7 +24,7 @@ try:
 except ModuleNotFoundError:  # the extension is not built: the same in plain Python
     from aiokafka_lite.consumer.delivery._iteration_py import RecordIterator
 
-__all__ = ["Gets", "Lists", "RecordIterator"]
+__all__ = ["Gets", "Lists", "OneByOne", "RecordIterator"]
 
 # Records made in one go that are still in the caches when the application reads them: with
 # 100-byte values, 20,000 at a time cost twice as much a record as 1,000 to 2,000.
@@ -62,6 +62,32 @@ class Lists:
     def clear(self) -> None:
         self.taken.clear()
         self.count = 0
+
+
+class OneByOne(Lists):
+    """A sink whose records become jobs or receipts in the same step in which positions move."""
+
+    def __init__(
+        self,
+        accept: Callable[[Cursor, list[Record], Epochs], None],
+        admit: Callable[[Cursor, list[Record]], int] | None = None,
+    ) -> None:
+        super().__init__()
+        self._accept = accept
+        # Returns how many of some records may be taken, at least one.
+        self._admit = admit
+
+    @override
+    def take(self, chunk: Chunk, limit: int | None) -> Taken | None:
+        if self._admit is not None and chunk.decoded and limit != 0:
+            limit = self._admit(chunk.partition, chunk.decoded[:limit])
+        return super().take(chunk, limit)
+
+    @override
+    def finish(self) -> None:
+        taken, self.taken = self.taken, []
+        for cursor, records, epochs in taken:
+            self._accept(cursor, records, epochs)
 
 
 class Gets:

@@ -28,9 +28,8 @@ from aiokafka_lite.consumer.buffer.buffer import Buffer, Limits, Taken, Wanted
 from aiokafka_lite.consumer.buffer.chunk import Chunk
 from aiokafka_lite.consumer.core import Core
 from aiokafka_lite.consumer.delivery.batch import Block
-from aiokafka_lite.consumer.delivery.gets import Gets
+from aiokafka_lite.consumer.delivery.gets import Gets, OneByOne
 from aiokafka_lite.consumer.delivery.ready import ReadyRecords
-from aiokafka_lite.consumer.processing.allowance import OneByOne
 from aiokafka_lite.errors import IllegalOperation, IllegalStateError, WrongLoopError
 from aiokafka_lite.structs import TopicPartition
 
@@ -181,6 +180,10 @@ class RecordReceipt:
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle as None: another process cannot acknowledge the record."""
         return _nothing, ()
+
+    @property
+    def size_bytes(self) -> int:
+        return 0  # the application bounds what it holds
 
     @property
     def is_current(self) -> bool:

@@ -19,6 +19,7 @@ cdef class Job:
     cdef public object offset
     cdef public object origin
     cdef public object record
+    cdef public long long size_bytes
     cdef public object state
     cdef public long long success_count
 

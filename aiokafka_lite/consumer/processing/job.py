@@ -45,6 +45,7 @@ class Job:
     Attributes:
         record: The record as the handler receives it: the original one of a delayed record.
         offset: The offset in the partition of `cursor`.
+        size_bytes: The serialised key and value, as read.
         origin: The failures of a delayed record. None: it was not delayed.
         letter: What finishes it instead of a handler, once it is dead.
         lane: The lanes of its partition, if it is in one.
@@ -58,6 +59,7 @@ class Job:
     def __init__(self, cursor: Cursor, lane: Lane | None, record: ConsumerRecord) -> None:
         self.record = record
         self.offset = record.offset
+        self.size_bytes = record.serialized_key_size + record.serialized_value_size
         self.cursor = cursor
         self.origin: Origin | None = None
         self.letter: DeadLetter | None = None

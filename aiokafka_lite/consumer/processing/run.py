@@ -42,7 +42,8 @@ from aiokafka_lite.consumer.assignment.work import (
 )
 from aiokafka_lite.consumer.buffer.buffer import Limits
 from aiokafka_lite.consumer.core import Core
-from aiokafka_lite.consumer.processing.allowance import Allowance, OneByOne
+from aiokafka_lite.consumer.delivery.gets import OneByOne
+from aiokafka_lite.consumer.processing.allowance import Allowance
 from aiokafka_lite.consumer.processing.attempts import Attempts, end_of_run, one_line
 from aiokafka_lite.consumer.processing.bounds import LOOK_S, RunBounds
 from aiokafka_lite.consumer.processing.calls import (
@@ -495,9 +496,7 @@ class Run(Processing):
     def _partition_changed(self, cursor: Cursor) -> None:
         if self._outbox is not None:
             self._outbox.look_again()
-        allowance = self._allowance
-        if allowance.is_exact and cursor in allowance:
-            allowance.counted_anew(cursor)
+        self._allowance.count(cursor)
         self._held.look(cursor)  # after a seek, its records are no longer to be handled
         if cursor in self._parked and not (cursor.is_withheld or cursor.is_paused):
             self._lanes.ready.extendleft(reversed(self._parked.pop(cursor)))
@@ -925,10 +924,8 @@ class Run(Processing):
 
     # --- Results ---------------------------------------------------------------------------
     def finish(self, job: Job) -> None:
-        is_counted = self._allowance.is_exact and job.is_current
         self._works.finish(job.cursor, job.offset, job)
-        if is_counted:
-            self._allowance.finished(job.cursor, job.record)
+        self._allowance.count(job.cursor)
 
     def _succeeded(self, chains: list[list[Job]], outputs: list[Output]) -> None:
         jobs = [job for chain in chains for job in chain]
@@ -1059,13 +1056,13 @@ class Run(Processing):
     def takes(self, sink: object) -> bool:
         return sink is self._sink
 
-    def own_records(self) -> Mapping[Cursor, Mapping[int, object]]:
+    def own_records(self) -> Mapping[Cursor, Mapping[int, Job]]:
         if self._outbox is not None:
             raise IllegalStateError(
                 "handlers cannot commit offsets, because run(transactions=…) commits the offsets "
                 "together with the handlers' outputs"
             )
-        own: dict[Cursor, dict[int, object]] = {}
+        own: dict[Cursor, dict[int, Job]] = {}
         for job in self._own_jobs():
             own.setdefault(job.cursor, {})[job.offset] = job
         return own

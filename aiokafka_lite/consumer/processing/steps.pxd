@@ -6,13 +6,14 @@ from aiokafka_lite.consumer.assignment.cursor cimport Cursor
 from aiokafka_lite.consumer.assignment.progress cimport Progress
 from aiokafka_lite.consumer.assignment.works cimport Works
 from aiokafka_lite.consumer.gate cimport Gate
+from aiokafka_lite.consumer.processing.allowance cimport Allowance
 from aiokafka_lite.consumer.processing.job cimport Job
 from aiokafka_lite.consumer.processing.lanes cimport Lanes
 
 
 @cython.final
 cdef class Steps:
-    cdef public object _allowance
+    cdef public Allowance _allowance
     cdef public object _attempts
     cdef public object _breaker
     cdef public Gate _gate

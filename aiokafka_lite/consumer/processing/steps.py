@@ -53,10 +53,9 @@ class Steps:
         cursor, ready = job.cursor, self._lanes.ready
         if (
             self.is_finishing
-            or len(ready) <= self.feed_below
+            or (self.feed_below and len(ready) <= self.feed_below)
             or cursor.is_withheld
             or not cursor.is_assigned
-            or self._allowance.is_exact
             or (self._breaker is not None and not self._breaker.is_closed)
         ):
             return None
@@ -64,7 +63,9 @@ class Steps:
             self._run.begin_slice(now)
         if self.slice_ends_at is None or now >= self.slice_ends_at or self._gate.holds:
             return None
-        following = ready[0]
+        following = ready[0] if ready else job.follower
+        if following is None:
+            return None
         cursor = following.cursor
         progress = cursor.progress
         if (
@@ -75,10 +76,11 @@ class Steps:
             or not progress.is_held_by(following.offset, following)
         ):
             return None
+        self._lanes.leave(job)
         ready.popleft()
         self._attempts.success_count += 1
         following.begin(now, self._attempts.success_count)
         self._works.finish(job.cursor, job.offset, job)
+        self._allowance.count(job.cursor)
         self._works.totals["finished_total"] += 1
-        self._lanes.leave(job)
         return following

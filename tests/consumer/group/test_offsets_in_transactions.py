@@ -35,7 +35,7 @@ pytestmark = pytest.mark.virtual_time
 class Receipt:
     """A record that is finished by itself."""
 
-    refusal_count = 0
+    refusal_count = size_bytes = 0
     is_finished = False
 
     def __init__(self, state: Any, cursor: Cursor, offset: int) -> None:

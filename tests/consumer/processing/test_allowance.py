@@ -11,7 +11,8 @@ import pytest
 from aiokafka_lite.consumer.assignment.cursor import Cursor
 from aiokafka_lite.consumer.buffer.budget import ByteBudget
 from aiokafka_lite.consumer.buffer.buffer import Limits
-from aiokafka_lite.consumer.processing.allowance import Allowance, OneByOne
+from aiokafka_lite.consumer.delivery.gets import OneByOne
+from aiokafka_lite.consumer.processing.allowance import Allowance
 from aiokafka_lite.consumer.processing.job import Job
 from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support.buffers import Buffers, batch
@@ -57,8 +58,7 @@ class Handed:
         for job in [job for job in self.jobs if job.cursor is self.cursor(tp)][:count]:
             self.jobs.remove(job)
             self.state.works.finish(job.cursor, job.record.offset, job)
-            if self.allowance.is_exact:
-                self.allowance.finished(job.cursor, job.record)
+            self.allowance.count(job.cursor)
 
 
 @pytest.fixture
@@ -189,43 +189,12 @@ def test_with_fewer_partitions_each_has_a_larger_share() -> None:
     assert handed.cursor(A).has_enough
 
 
-def test_what_was_finished_is_counted_at_a_bound_and_not_each_time(handed: Handed) -> None:
-    few = Handed(most=10)
-    few.out(A, 5)
-    few.finish(A, 5)
-    few.out(B, 5)
-    assert not few.cursor(B).has_enough
-
-    # An eighth of the bytes is handed out uncounted.
-    handed.out(A, 5, 1000)
-    handed.finish(A, 5)
+def test_each_finished_record_leaves_room(handed: Handed) -> None:
     handed.out(A, 5, 1000)
     assert handed.budget.room_bytes == 75_000
-    handed.finish(A, 5)
-    handed.out(A, 4, 1000)
-    assert handed.budget.room_bytes == 71_000
-    handed.out(A, 2, 1000)
-    assert handed.budget.room_bytes == 69_000
-    handed.out(A, 4, 1000)
-    assert handed.budget.room_bytes == 70_000
-    assert not handed.allowance.is_exact
-
-
-def test_each_record_is_counted_while_a_bound_is_near(handed: Handed) -> None:
-    few = Handed(most=10)
-    few.out(A, 10)
-    few.finish(A, 5)
-    assert few.allowance.is_exact
-    few.finish(A, 1)
-    assert not few.allowance.is_exact
-
-    handed.out(A, 30, 1000)
-    assert not handed.allowance.is_exact
-    handed.out(A, 10, 1000)
-    handed.finish(A, 20)
-    assert handed.allowance.is_exact
-    handed.finish(A, 1)
-    assert not handed.allowance.is_exact
+    handed.finish(A, 2)
+    assert handed.budget.room_bytes == 77_000
+    assert handed.allowance.uncommitted_count == 3
 
 
 def test_the_last_byte_may_be_handed_out(handed: Handed) -> None:
@@ -247,7 +216,7 @@ def test_what_a_seek_back_leaves_is_counted_anew(handed: Handed) -> None:
     cursor = handed.cursor(A)
     assert cursor.progress is not None
     cursor.progress.go_back_to(20)
-    handed.allowance.counted_anew(cursor)
+    handed.allowance.count(cursor)
     assert handed.budget.room_bytes == 60_000
     assert not cursor.has_enough
     handed.allowance.close()
@@ -285,7 +254,7 @@ def test_without_partitions_it_holds_nothing(handed: Handed) -> None:
     cursor = handed.cursor(A)
     assert cursor in handed.allowance
     handed.state.change([A, B], [])
-    handed.allowance.counted_anew(cursor)
+    handed.allowance.count(cursor)
     handed.allowance.forget_unassigned()
     assert cursor not in handed.allowance
     assert not list(handed.allowance)

@@ -18,6 +18,7 @@ from aiokafka_lite.processing import DeadLetters, Retry
 from aiokafka_lite.protocol.messages.offsets import OffsetCommitRequest
 from aiokafka_lite.structs import ConsumerRecord, OffsetAndMetadata, TopicPartition
 from tests.consumer.processing.acking import PATIENCE_S, take
+from tests.support.states import Holder
 from tests.support.waiting import until
 from tests.support.worker import Worker
 
@@ -89,7 +90,7 @@ async def test_a_transaction_finishes_as_many_records_as_metadata_have_room_for(
     worker = Worker("127.0.0.1:1", "g")
     state = worker.state
     state.assign_from_user([A])
-    cursor, holder = state.partition(A), object()
+    cursor, holder = state.partition(A), Holder()
     cursor.topic_id = b"0123456789abcdef"
     state.seek(cursor, 0)
     state.reads.begin_get()

@@ -13,8 +13,9 @@ from aiokafka_lite.consumer.assignment.cursor import NO_EPOCH, Range
 from aiokafka_lite.consumer.assignment.progress import Progress
 from aiokafka_lite.errors import IllegalStateError
 from tests.support.for_each import for_each
+from tests.support.states import Holder
 
-ME = object()
+ME = Holder()
 
 
 def handed_out(*offsets: int, ahead: tuple[Range, ...] = ()) -> Progress:
@@ -80,10 +81,10 @@ def test_a_record_that_is_finished_twice_changes_nothing() -> None:
 
 def test_only_who_holds_a_record_finishes_it() -> None:
     progress = handed_out(0, 1)
-    assert not progress.finish(0, object())
+    assert not progress.finish(0, Holder())
     assert progress.first_unfinished == 0
     progress.go_back_to(1)
-    again = object()
+    again = Holder()
     progress.hand_out([1], [again])
     assert progress.holder_of_first() is ME
     assert progress.is_held_by(1, again)

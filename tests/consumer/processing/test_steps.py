@@ -26,7 +26,8 @@ from aiokafka_lite.structs import ConsumerRecord, TopicPartition
 from tests.support.states import State
 
 A: Final = TopicPartition("t", 0)
-HANDLING: Final = Handling(1, None, None, 1_000, Retry(), None, None)
+MOST: Final = 1_000
+HANDLING: Final = Handling(1, None, None, MOST, Retry(), None, None)
 COMPILED: Final = steps.__file__.endswith((".so", ".pyd"))
 
 
@@ -64,7 +65,7 @@ class Course:
         self.lanes = Lanes(order)
         works = self.state.works
         buffer = SimpleNamespace(budget=ByteBudget(1 << 20, ignore))
-        self.allowance = Allowance(self.state.core(buffer=buffer), 1_000)
+        self.allowance = Allowance(self.state.core(buffer=buffer), MOST)
         self.attempts = asyncio.run(attempts_of(self.state))
         self.steps = Steps(
             works, self.state.gate, self.lanes, self.attempts, self.allowance, cast(Any, self)
@@ -105,6 +106,25 @@ def test_a_step_finishes_a_record_and_begins_the_next() -> None:
     assert course.attempts.success_count == course.state.works.totals["finished_total"] == 1
 
 
+def test_a_step_begins_the_next_record_of_the_only_lane() -> None:
+    course = Course("key")
+    course.put([b"1", b"1"])
+    following = course.steps.finish_and_begin(course.begin(), 5.0)
+    assert following is not None
+    assert (following.record.offset, course.cursor.processed, course.ready) == (1, 1, [])
+    assert course.steps.finish_and_begin(following, 5.0) is None  # no record is left
+    assert following.is_current
+
+
+def test_a_step_lets_a_partition_have_more_that_had_as_many_records_as_it_may() -> None:
+    course = Course("key")
+    course.put([b"%d" % (number % 10) for number in range(MOST)])
+    course.allowance.handed_out(course.cursor)
+    assert course.cursor.has_enough
+    assert course.steps.finish_and_begin(course.begin(), 5.0) is not None
+    assert not course.cursor.has_enough
+
+
 def pause(course: Course) -> None:
     course.cursor.is_paused = True
 
@@ -120,10 +140,6 @@ def die(course: Course) -> None:
 def take_back(course: Course) -> None:
     assert course.cursor.progress is not None
     course.cursor.progress.go_back_to(1)
-
-
-def count_exactly(course: Course) -> None:
-    course.allowance.is_exact = True
 
 
 def hold(course: Course) -> None:
@@ -144,7 +160,7 @@ def feed(course: Course) -> None:
 
 @pytest.mark.parametrize(
     "prevent",
-    [pause, revoke, die, take_back, count_exactly, hold, end, use_the_slice_up, feed],
+    [pause, revoke, die, take_back, hold, end, use_the_slice_up, feed],
 )
 def test_whatever_else_is_to_be_done_is_left_to_the_run(
     prevent: Callable[[Course], None],
