@@ -1095,10 +1095,10 @@ _HANDLERS: Final = (
         (
             _edit(
                 "consumer.processing.run",
-                "        try:\n            call = letter(DeadRecord(",
+                "        try:\n            await letter(DeadRecord(",
                 "        if job.origin is None:\n"
                 "            self._finish_or_commit(job)\n"
-                "        try:\n            call = letter(DeadRecord(",
+                "        try:\n            await letter(DeadRecord(",
             ),
         ),
         handling=lambda handling: handling.after > 0 and not handling.copies,
