@@ -111,7 +111,7 @@ class OwnThreads:
         self._loop = asyncio.get_running_loop()
         self._threads: list[threading.Thread] = []
         self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._running: set[asyncio.Future[Any]] = set()
+        self._running: dict[asyncio.Future[Any], None] = {}
         self._is_closed = False
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -133,7 +133,7 @@ class OwnThreads:
             do, outcome = _once(work)
             done = asyncio.wrap_future(outcome, loop=self._loop)
             self._queue.put(do)
-        self._running.add(done)
+        self._running[done] = None
         done.add_done_callback(self._ended)
         return done
 
@@ -153,7 +153,7 @@ class OwnThreads:
             do()
 
     def _ended(self, done: asyncio.Future[Any]) -> None:
-        self._running.discard(done)
+        self._running.pop(done, None)
         if not done.cancelled():
             done.exception()  # nobody may be waiting for it
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 IMPORT_ROUNDS = (3, 17, 120)
 
 # What an import may load beyond `import asyncio`: each costs every program that uses us.
-BEYOND_ASYNCIO = {"async_timeout", "bisect", "copy", "cython_runtime", "random", "zlib"}
+BEYOND_ASYNCIO = {"async_timeout", "bisect", "copy", "cython_runtime", "queue", "random", "zlib"}
 # Of our own, what only some consumers need: they import it when they do.
 NOT_AT_IMPORT = (
     "aiokafka_lite._record_py",

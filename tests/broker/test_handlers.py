@@ -212,15 +212,16 @@ async def test_features_are_told_with_their_levels(level: int) -> None:
     assert old.supported_features == []
     assert [(each.name, each.min_version, each.max_version) for each in new.supported_features] == [
         ("group.version", 0, 1),
+        ("share.version", 0, 1),
         ("transaction.version", 0, 2),
     ]
-    finalized = [("group.version", 1, 1), ("transaction.version", 2, 2)]
+    finalized = [("group.version", 1, 1), ("share.version", 1, 1), ("transaction.version", 2, 2)]
     for answer in (old, new):
         assert answer.finalized_features_epoch == 0
         assert [
             (each.name, each.min_version_level, each.max_version_level)
             for each in answer.finalized_features
-        ] == finalized[: 1 if level == 0 else 2]
+        ] == finalized[: 2 if level == 0 else 3]
 
 
 async def test_client_that_means_another_cluster_or_node_is_told_to_bootstrap_again(

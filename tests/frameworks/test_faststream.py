@@ -69,7 +69,8 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aiokafka_lite.errors import KafkaError
 assert as_aiokafka.is_installed()
 ours_alone = {
-    "Batch", "CooperativeStickyPartitionAssignor", "AIOKafkaConsumer", "confluent_settings"
+    "Batch", "CooperativeStickyPartitionAssignor", "AIOKafkaConsumer", "AIOKafkaShareConsumer",
+    "confluent_settings",
 }
 assert issubclass(aiokafka.AIOKafkaConsumer, aiokafka_lite.AIOKafkaConsumer)
 assert aiokafka.AIOKafkaConsumer is aiokafka.consumer.consumer.AIOKafkaConsumer

@@ -1768,7 +1768,7 @@ _BROKER: Final = (
         "not settled",
         (
             _edit(
-                "broker.groups.kip848.machine",
+                "broker.groups.modern.machine",
                 "if member is not None and deadline.epoch in (None, member.epoch):",
                 "if member is None:",
             ),

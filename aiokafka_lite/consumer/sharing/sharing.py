@@ -149,7 +149,7 @@ class Leasing:
         view, target = self.cluster.view, self.member.target or frozenset()
         is_complete = True
         partitions: dict[tuple[bytes, int], SharePartition] = {}
-        for each in target:
+        for each in sorted(target):
             known = self._partitions.get(each)
             name = view.topic_names.get(each.topic_id)
             tp = known.tp if name is None and known else TopicPartition(name or "", each.number)

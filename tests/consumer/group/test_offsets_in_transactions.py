@@ -113,6 +113,8 @@ class Case:
 
     def own_records(self) -> None: ...
 
+    def as_read(self, offsets: object) -> None: ...
+
 
 # --- What auto-commit may commit, too ------------------------------------------------------------
 async def test_only_auto_commit_and_only_ends_are_refused() -> None:
