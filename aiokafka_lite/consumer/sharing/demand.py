@@ -5,6 +5,9 @@ demand is what the application could take now, and by Little's law what it will 
 is on its way: the rate at which records are settled, times the duration of a fetch. A member whose
 handlers are slow thereby reads nothing ahead, and a fast one keeps all its handlers busy.
 
+Places that wait for records lower that rate, so it alone would never show that more is needed. So
+the margin grows while answers find places free and nothing waiting, and shrinks otherwise.
+
 Fetches that lock no more than is asked for return whole batches anyway. So they begin when half of
 the places are free, or a while after the first one.
 
@@ -22,12 +25,16 @@ from aiokafka_lite.consumer.sharing.leases import Leases
 
 # The memory of the rate.
 RATE_S: Final = 0.5
-# The duration of a fetch before the first, its bounds, and the weight of the latest one. More are
-# read ahead than its average needs.
+# The duration of a fetch before the first, its bounds, and the weight of the latest one.
 FIRST_FETCH_S: Final = 0.005
 FETCH_RANGE_S: Final = (0.002, 0.02)
 FETCH_WEIGHT: Final = 0.2
-MARGIN: Final = 1.5
+# How many times as much is read ahead as the average fetch needs: at first, at least, and at most.
+MARGINS: Final = (1.5, 1.0, 8.0)
+MARGIN_GROWTH: Final = 1.3
+MARGIN_DECAY: Final = 0.98
+# Whole batches may add what is settled in this time.
+EXCESS_S: Final = 0.05
 # A few free places wait so long for others.
 REFILL_S: Final = 0.02
 REFILL_SHARE: Final = 0.5
@@ -53,12 +60,17 @@ class Demand:
         self._rate = 0.0
         self._rate_at = 0.0
         self._fetch_s = FIRST_FETCH_S
+        self._margin = MARGINS[0]
         # Since when there has been an unmet demand.
         self._since: float | None = None
 
     def note_settled(self, count: int, now: float) -> None:
         self._rate = self._rate_now(now) + count / RATE_S
         self._rate_at = now
+
+    def excess(self, now: float) -> float:
+        """Return how many records more than wanted do not wait for long."""
+        return self._rate_now(now) * EXCESS_S
 
     def _rate_now(self, now: float) -> float:
         return self._rate * math.exp((self._rate_at - now) / RATE_S)
@@ -70,16 +82,20 @@ class Demand:
 
     def note_answer(self, node_id: int, count: int, took_s: float) -> None:
         asked = self.asked.pop(node_id, 1)
-        self.is_filled[node_id] = count >= asked * FILLED_SHARE
+        self.is_filled[node_id] = is_filled = count >= asked * FILLED_SHARE
         if count:
             least_s, most_s = FETCH_RANGE_S
             took_s = min(max(took_s, least_s), most_s)
             self._fetch_s += (took_s - self._fetch_s) * FETCH_WEIGHT
+        if is_filled and self._rate * self._fetch_s >= 1:
+            is_late = self._free() > self._leases.waiting_count - count
+            margin = self._margin * (MARGIN_GROWTH if is_late else MARGIN_DECAY)
+            self._margin = min(max(margin, MARGINS[1]), MARGINS[2])
 
     def wanted(self, node_id: int, node_count: int, now: float) -> tuple[int, float]:
         """Return how many records this node's next fetch asks for, and when it may begin."""
         waiting_count = self._leases.waiting_count
-        places = max(0, self._free()) + int(self._rate_now(now) * self._fetch_s * MARGIN)
+        places = max(0, self._free()) + int(self._rate_now(now) * self._fetch_s * self._margin)
         is_filled = self.is_filled
         coming = sum(n for node, n in self.asked.items() if is_filled.get(node, True))
         total = places - waiting_count - coming

@@ -5,7 +5,7 @@ nobody reads, until the locks' end. What is sent next, in this order:
 
     renewals                     when due, alone
     a fetch                      if records are wanted; with acknowledgements
-    acknowledgements             soon, if no fetch takes them along
+    acknowledgements             soon, if no fetch will take them along
 
 A fetch waits in the broker for records, and acknowledgements wait for its answer. So it waits for
 long only if no lock is held here.
@@ -70,9 +70,9 @@ log = logging.getLogger(__name__)
 # How long a broker may be silent beyond the wait that a request asks for.
 ANSWER_S: Final = 5.0
 # The range of the wait for records while locks are held: a part of their age.
-HELD_WAIT_S: Final = (0.02, 0.1)
+HELD_WAIT_S: Final = (0.005, 0.1)
 HELD_WAIT_SHARE: Final = 0.25
-# How long acknowledgements wait for a fetch.
+# How long acknowledgements wait for others if no fetch will take them along.
 ACKNOWLEDGE_S: Final = 0.005
 # Records that are decoded before others may run, and the longest decompression on the loop.
 DECODED_AT_ONCE: Final = 2_048
@@ -184,16 +184,16 @@ class ShareSource:
         """Return when to send the next request, and note when and how much to fetch."""
         leases, node_id = self._leases, self.node_id
         due_at = leases.renewal_due_at(node_id)
-        if not leases.has_unsent(node_id):
-            self._unsent_since = None
-        elif self._is_closing or self._unsent_since is None:
-            due_at = now
-        else:
-            due_at = min(due_at, self._unsent_since + ACKNOWLEDGE_S)
         self._fetch_count, self._fetch_at = 0, math.inf
         if self.partitions and not self._is_closing:
             node_count = self._leasing.fetching_count
             self._fetch_count, self._fetch_at = self._demand.wanted(node_id, node_count, now)
+        if not leases.has_unsent(node_id):
+            self._unsent_since = None
+        elif self._is_closing or self._unsent_since is None:
+            due_at = now
+        elif self._fetch_at == math.inf:
+            due_at = min(due_at, self._unsent_since + ACKNOWLEDGE_S)
         return max(min(due_at, self._fetch_at), self._not_before)
 
     async def _send(self, now: float) -> None:
@@ -232,7 +232,8 @@ class ShareSource:
     async def _fetch(self, sent: Acknowledgements) -> None:
         asked_at, count = self._loop.time(), self._fetch_count
         wait_s = self._wait_s(asked_at)
-        is_exact = self._excess is None or self._excess > count * EXCESS_SHARE
+        most_excess = max(count * EXCESS_SHARE, self._demand.excess(asked_at))
+        is_exact = self._excess is None or self._excess > most_excess
         request = self._session.fetch(
             self.partitions.values(),
             sent,
