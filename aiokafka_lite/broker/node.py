@@ -323,7 +323,7 @@ class BrokerNode:
     def dismiss(self, processor: Processor) -> None:
         if self.is_up:
             for member in self.share_sessions.close_of(processor):
-                self.cluster.share_partitions.release_member(member)
+                self.cluster.share_partitions.release_member(member, self.id)
         if processor in self._processors:
             del self._processors[processor]
             self._connections_of[processor.peer_host] -= 1

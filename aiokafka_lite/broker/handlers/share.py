@@ -248,7 +248,7 @@ def share_fetch(ctx: RequestContext, request: ShareFetchRequest) -> Steps[object
             data.acknowledge_error_code = code_of(refused)
             data.acknowledge_error_message = text_of(refused)
     if request.share_session_epoch == FINAL_EPOCH:
-        ctx.cluster.share_partitions.release_member(read.member)
+        ctx.cluster.share_partitions.release_member(read.member, ctx.node.id)
         return _response(read)
     if request.is_renew_ack or request.max_records <= 0:
         return _response(read)
@@ -416,7 +416,7 @@ def share_acknowledge(
             yield
         topics += [topic] if topic.partitions else []
     if request.share_session_epoch == FINAL_EPOCH:
-        ctx.cluster.share_partitions.release_member(member)
+        ctx.cluster.share_partitions.release_member(member, ctx.node.id)
     return ShareAcknowledgeResponse(
         acquisition_lock_timeout_ms=_lock_ms(ctx, member),
         responses=topics,

@@ -235,11 +235,16 @@ class SharePartitions:
         if live.acknowledge(member_id, acks, until=self.lock_end(key.group_id)):
             self._changed(key, live)
 
-    def release_member(self, member: ShareSessionKey) -> None:
-        """Release all records of a member, whose session has closed."""
+    def release_member(self, member: ShareSessionKey, node_id: int) -> None:
+        """Release the records of a member at one node, where its session has closed.
+
+        Its sessions at other nodes keep theirs.
+        """
         for key, live in tuple(self._live.items()):
             if key.group_id == member.group_id:
-                self._release(key, live, lambda each: each.member_id == member.member_id)
+                self._release(
+                    key, live, lambda each: each.member_id == member.member_id, node_id=node_id
+                )
 
     # Locks
 
@@ -259,14 +264,22 @@ class SharePartitions:
             self._arm(key, live)
 
     def _release(
-        self, key: ShareKey, live: BrokerSharePartition, is_over: Callable[[RecordRange], bool]
+        self,
+        key: ShareKey,
+        live: BrokerSharePartition,
+        is_over: Callable[[RecordRange], bool],
+        *,
+        node_id: int | None = None,
     ) -> Partition | None:
-        """Release some records. Return the partition, None if the states are not used any more."""
+        """Release some records, also only if a node leads the partition.
+
+        Return the partition, None if the states are not used any more.
+        """
         try:
             partition = self._catalog.partition(*key.partition)
         except BrokerResponseError:
             return None
-        if not self._is_current(live, partition):
+        if not self._is_current(live, partition) or node_id not in (None, partition.leader_id):
             return None
         if live.release_if(is_over):
             self._changed(key, live)

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.structs import TopicPartition
 from tests.broker.share.requests import ACCEPT, ShareGroup, acquired, answered, produce, share_group
 from tests.support.cluster import KafkaHandle
 
@@ -168,3 +169,27 @@ async def test_sessions_of_a_node_are_limited() -> None:
             assert (await member.ask(partitions=[0])).error_code == 0
             await member.close()
             assert (await other.ask(partitions=[0])).error_code == 0
+
+
+@pytest.mark.parametrize("by_connection", [False, True])
+async def test_end_of_a_session_keeps_the_locks_of_other_nodes(by_connection: bool) -> None:
+    async with Broker(nodes=2) as broker:
+        group = await share_group(KafkaHandle("embedded", broker.bootstrap_servers), 2)
+        members = []
+        for number, node_id in enumerate(sorted(broker.nodes)):
+            tp = TopicPartition(group.topic, number)
+            broker.move_leader(tp, min(broker.nodes))
+            await produce(group, 1, partition=number)
+            broker.share_partitions.start(group.group_id, group.topic_id, number, start_offset=0)
+            broker.move_leader(tp, node_id)
+            members.append(group.member(broker.nodes[node_id].bootstrap_servers))
+        first, second = members
+        second.member_id = first.member_id
+        async with second:
+            async with first:
+                for number, member in enumerate(members):
+                    assert (await member.poll(partition=number)).ranges == [(0, 0, 1)]
+                if not by_connection:
+                    await first.close()
+            answer = await second.acknowledge_as_is({1: [(0, 0, ACCEPT)]})
+            assert answer.responses[0].partitions[0].error_code == 0
