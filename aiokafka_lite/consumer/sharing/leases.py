@@ -98,14 +98,16 @@ class SharePartition:
     """A partition of a topic id, at the node that leads it: another leader has another one.
 
     Attributes:
+        key: As brokers name it, whoever leads it.
         most: Offsets in one acknowledgement, after the broker has refused more together.
     """
 
-    __slots__ = ("most", "node_id", "topic_id", "tp")
+    __slots__ = ("key", "most", "node_id", "topic_id", "tp")
 
     def __init__(self, topic_id: bytes, tp: TopicPartition, node_id: int) -> None:
         self.topic_id: Final = topic_id
         self.tp: Final = tp
+        self.key: Final = (topic_id, tp.partition)
         self.node_id: Final = node_id
         self.most = UNLIMITED
 

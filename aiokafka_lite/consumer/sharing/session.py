@@ -15,11 +15,13 @@ References: ShareSessionHandler.java, ShareFetchRequest.json, ShareAcknowledgeRe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
 
 from aiokafka_lite.consumer.sharing.leases import Acknowledgements, Portion, SharePartition
 from aiokafka_lite.protocol.messages import share, share_acknowledge
+
+PartitionKey: TypeAlias = tuple[bytes, int]
 
 NEW_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
@@ -31,14 +33,15 @@ class ShareSession:
 
     Attributes:
         epoch: Of the next request.
-        told: The partitions that the node fetches from, as far as known.
+        told: The partitions that the node fetches from, as far as known, by their keys: one may
+            have moved to another leader and back since.
     """
 
     def __init__(self, group_id: str, member_id: str) -> None:
         self._group_id = group_id
         self._member_id = member_id
         self.epoch = NEW_EPOCH
-        self.told: frozenset[SharePartition] = frozenset()
+        self.told: Mapping[PartitionKey, SharePartition] = {}
 
     @property
     def is_open(self) -> bool:
@@ -47,7 +50,7 @@ class ShareSession:
     def reset(self) -> None:
         """Let the next fetch open a session, because the broker may not have this one."""
         self.epoch = NEW_EPOCH
-        self.told = frozenset()
+        self.told = {}
 
     def next_epoch(self) -> int:
         """Return the epoch of a request that is sent now."""
@@ -66,10 +69,10 @@ class ShareSession:
         is_exact: bool,
     ) -> share.ShareFetchRequest:
         """Build the next fetch. `is_exact`: lock no whole batches (KIP-1206)."""
-        wanted = frozenset(partitions)
+        wanted = {each.key: each for each in partitions}
         named = dict.fromkeys(acknowledged)
-        named.update(dict.fromkeys(each for each in partitions if each not in self.told))
-        forgotten = self.told - wanted
+        named.update(dict.fromkeys(wanted[key] for key in wanted if key not in self.told))
+        forgotten = [self.told[key] for key in self.told if key not in wanted]
         self.told = wanted
         return share.ShareFetchRequest(
             group_id=self._group_id,

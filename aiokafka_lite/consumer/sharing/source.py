@@ -389,7 +389,7 @@ class ShareSource:
     def _errors_of(self, sent: Acknowledgements, response: Fetched | Acknowledged) -> Errors:
         """Return the errors of acknowledgements, and act on those of partitions."""
         partitions = (*self.partitions.values(), *sent)
-        by_id = {(each.topic_id, each.tp.partition): each for each in partitions}
+        by_id = {each.key: each for each in partitions}
         errors: Errors = {}
         moved: Errors = {}
         leaders: dict[TopicPartition, tuple[int, int]] = {}
