@@ -324,13 +324,14 @@ class ShareSource:
         self, response: Fetched, sent: Acknowledgements, asked: int, asked_at: float
     ) -> int:
         """Return how many records were acquired."""
+        fetched = self._session.told
         self._leases.answered(sent, self._errors_of(sent, response))
         lock_s = response.acquisition_lock_timeout_ms / 1000
         self._leasing.lock_s = lock_s or self._leasing.lock_s
         count, offset_count = 0, 0
         for topic in response.responses:
             for data in topic.partitions:
-                partition = self.partitions.get((topic.topic_id, data.partition_index))
+                partition = fetched.get((topic.topic_id, data.partition_index))
                 if partition is None or not data.acquired_records:
                     continue
                 acquired = [
@@ -342,6 +343,9 @@ class ShareSource:
                 count += self._leases.acquire(
                     partition, records, acquired, lock_s=lock_s, asked_at=asked_at, undecodable=bad
                 )
+                if self.partitions.get(partition.key) is not partition:
+                    # It was taken away meanwhile, so others may have these records.
+                    count -= self._leases.release_waiting(partition)
         if count:
             self._acquired_at = self._loop.time()
             self._excess = max(offset_count - asked, (self._excess or 0.0) * EXCESS_MEMORY, 0.0)

@@ -121,6 +121,16 @@ async def test_fetch_in_flight_is_not_cancelled_by_a_lost_demand_or_assignment()
         assert not sent.done.done()
 
 
+async def test_records_of_a_partition_that_was_taken_away_meanwhile_are_released() -> None:
+    async with scene({0: 1, 1: 1}) as made:
+        sent = await made.sent()
+        made.assign([1])
+        sent.answer(acquired((0, 3)), acquired((5, 6), number=1))
+        answer = await made.sent()
+        assert answer.acknowledged == [(0, 3, RELEASE)]
+        assert [lease.offset for lease in made.take()] == [5, 6]
+
+
 async def test_close_awaits_the_fetch_and_releases_what_it_brings() -> None:
     async with scene() as made:
         leases = await made.acquire((0, 3))
