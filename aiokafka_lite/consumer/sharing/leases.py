@@ -53,6 +53,7 @@ UNLIMITED: Final = 1 << 20
 
 # Reasons for a loss.
 NOT_RENEWED: Final = "the lock was not renewed in time"
+DELIVERED_AGAIN: Final = "the broker has delivered the record again"
 HELD_TOO_LONG: Final = "the record was held for longer than max_lease_ms"
 
 
@@ -159,6 +160,11 @@ class LeaseRange:
     @property
     def held_count(self) -> int:
         return self.states.count(HELD)
+
+    def has_unsettled(self, first_offset: int, last_offset: int) -> bool:
+        """Whether the broker has not confirmed the end of some of these offsets."""
+        start = max(first_offset - self.first_offset, 0)
+        return bool(self.states[start : last_offset + 1 - self.first_offset].strip(SETTLED + LOST))
 
     def __repr__(self) -> str:
         return f"<{self.partition} {self.first_offset}-{self.last_offset} {bytes(self.states)!r}>"
@@ -348,9 +354,13 @@ class Leases:
         Records that are not locked are dropped. Locked offsets without a record are gaps.
         `undecodable` are the first and last offsets of batches that cannot be decoded: they are
         released, and rejected if the broker would soon archive them.
+
+        An offset that is delivered again shows that its earlier lock is over.
         """
         count = 0
         for each in merged(acquired):
+            if each.delivery_count > 1 and (over := self._overlapping(partition, each)):
+                self.lose(over, DELIVERED_AGAIN)
             lease_range = LeaseRange(partition, each, lock_s, asked_at)
             self._ranges.setdefault(partition.node_id, {})[lease_range] = None
             low = bisect_left(records, each.first_offset, key=_offset_of)
@@ -365,6 +375,16 @@ class Leases:
         self.held_count += count
         self.counts.acquired += count
         return count
+
+    def _overlapping(self, partition: SharePartition, acquired: Acquired) -> list[LeaseRange]:
+        return [
+            each
+            for each in self.ranges(partition.node_id)
+            if each.partition is partition
+            and each.first_offset <= acquired.last_offset
+            and acquired.first_offset <= each.last_offset
+            and each.has_unsettled(acquired.first_offset, acquired.last_offset)
+        ]
 
     def _note_holes(
         self,

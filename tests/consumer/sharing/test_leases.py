@@ -440,3 +440,24 @@ def test_every_offset_is_confirmed_or_lost_once(seed: int) -> None:
     assert not set(confirmed) & set(table.lost_offsets)
     assert len(table.lost_offsets) == len(set(table.lost_offsets))
     assert set(table.lost_offsets) <= acquired
+
+
+def test_record_that_is_delivered_again_has_lost_its_earlier_lease() -> None:
+    table = Table()
+    table.acquire((0, 1, 1), (3, 3, 1))
+    first, _, other = table.take()
+    table.acquire((0, 0, 2))
+    assert table.lost_offsets == [0, 1]
+    assert (first.state, other.state) == (LeaseState.LOST, LeaseState.HELD)
+    assert [lease.offset for lease in table.take()] == [0]
+
+
+def test_record_that_was_released_is_delivered_again_without_a_loss() -> None:
+    table = Table()
+    table.acquire((0, 1, 1))
+    first, second = table.take()
+    table.leases.settle(first, RELEASE)
+    table.answer(table.send())
+    table.acquire((0, 0, 2))
+    assert table.lost == []
+    assert second.state is LeaseState.HELD
