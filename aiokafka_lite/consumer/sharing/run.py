@@ -1,7 +1,8 @@
 """`AIOKafkaShareConsumer.run`: handlers of leased records, as many at a time as are free.
 
 - One task feeds: it takes records when handlers are free.
-- Each call of a handler is a task, as is each dead letter that is written.
+- A worker is a task that handles one record after another, as long as handlers return and records
+  wait. Each dead letter is written by a task.
 - A timer makes a record ready again that waits for another attempt (processing/attempts.py). Its
   lease is renewed meanwhile, so that the broker counts deliveries, not attempts.
 
@@ -67,6 +68,8 @@ OnLeaseLost = Literal["cancel", "finish"]
 MOST_WAITING: Final = 1_000
 # How long `run` waits for running handlers after an error, before it cancels them.
 END_S: Final = 10.0
+# In one turn of the event loop, workers begin no other record after this time.
+SLICE_S: Final = 0.002
 
 
 class LeasedJob:
@@ -126,6 +129,15 @@ class LeasedJob:
             error.__cause__ = self.lost
 
 
+class ShareWorker:
+    """A task's current record."""
+
+    __slots__ = ("job",)
+
+    def __init__(self, job: LeasedJob) -> None:
+        self.job = job
+
+
 class ShareRun:
     """One call of `AIOKafkaShareConsumer.run`, as a use of the consumer's records."""
 
@@ -163,6 +175,8 @@ class ShareRun:
         # The tasks of handlers and of letters, in the order in which they began.
         self._running: dict[LeasedJob, asyncio.Task[None]] = {}
         self._handler_count = 0
+        # None: no worker has begun a record in this turn of the loop.
+        self._slice_ends_at: float | None = None
         self._cancelled: set[asyncio.Task[None]] = set()
         # Handlers that stop the consumer: the stop does not wait for them.
         self._stoppers: set[asyncio.Task[None]] = set()
@@ -336,7 +350,8 @@ class ShareRun:
                 break
             self._handler_count += 1
             job.begin(self._loop.time(), self._attempts.success_count)
-            self._spawn(job, self._handle(job), name="handler")
+            worker = ShareWorker(job)
+            self._spawn(worker, self._work(worker), name="handler")
         if self.want():
             self._engine.changed.set()
 
@@ -373,12 +388,18 @@ class ShareRun:
         self._engine.changed.set()
 
     # --- Calls ----------------------------------------------------------------------------
-    def _spawn(self, job: LeasedJob, call: Coroutine[object, None, None], *, name: str) -> None:
+    def _spawn(
+        self, worker: ShareWorker, call: Coroutine[object, None, None], *, name: str
+    ) -> None:
+        job = worker.job
         task = self._running[job] = self._context.run(self._scope.spawn, call, name=name)
-        task.add_done_callback(partial(self._task_ended, job, is_letter=job.state is DEAD))
+        task.add_done_callback(partial(self._task_ended, worker, is_letter=job.state is DEAD))
 
-    def _task_ended(self, job: LeasedJob, task: asyncio.Task[None], *, is_letter: bool) -> None:
+    def _task_ended(
+        self, worker: ShareWorker, task: asyncio.Task[None], *, is_letter: bool
+    ) -> None:
         """Note the end of a task, which may have been cancelled before its first step."""
+        job = worker.job
         self._cancelled.discard(task)
         if not is_letter:
             self._handler_count -= 1
@@ -400,9 +421,44 @@ class ShareRun:
             self._cancelled.add(task)
             self._scope.cancel(task)
 
-    async def _handle(self, job: LeasedJob) -> None:
-        task = await self._own_task(job)
+    async def _work(self, worker: ShareWorker) -> None:
+        task = await self._own_task(worker.job)
+        while await self._handle(worker.job, task) and self._goes_on(worker, task):
+            pass
+
+    def _goes_on(self, worker: ShareWorker, task: asyncio.Task[None]) -> bool:
+        """Give a worker another record. False: there is none, or the worker has to end."""
+        if self._is_finishing or task in self._cancelled:
+            return False
+        self._handler_count -= 1
+        is_free = self._handler_count < self._concurrency.value
+        if is_free and not self._ready:
+            self._take()
+        job = self._next() if is_free else None
+        self._handler_count += 1
+        if job is None:
+            return False
+        del self._running[worker.job]
+        worker.job, self._running[job] = job, task
+        job.begin(self._loop.time(), self._attempts.success_count)
+        return True
+
+    def _is_slice_over(self) -> bool:
+        now = self._loop.time()
+        if self._slice_ends_at is None:
+            self._slice_ends_at = now + SLICE_S
+            self._loop.call_soon(self._end_slice)
+        return now >= self._slice_ends_at
+
+    def _end_slice(self) -> None:
+        self._slice_ends_at = None
+
+    async def _handle(self, job: LeasedJob, task: asyncio.Task[None]) -> bool:
+        """Return whether its worker may go on."""
+        breaker = self._attempts.breaker
         try:
+            while self._is_slice_over():  # noqa: ASYNC110 -- in a later turn there is time
+                await asyncio.sleep(0)
             await self._call(job)
             if is_asked_to_end(task):
                 await raise_cancellation(task)  # it was ignored
@@ -413,9 +469,12 @@ class ShareRun:
             self._failed(job, error, task)
             if job.state is DEAD:
                 self._begin_letter(job)
+            return False
         else:
+            was_closed = breaker is None or breaker.is_closed  # otherwise others may begin now
             self._attempts.succeeded(job)
             self._engine.totals["finished_total"] += self._settle(job, AckType.ACCEPT)
+            return was_closed
         finally:
             if self._limit is not None:
                 self._limit.ended(task)
@@ -468,7 +527,7 @@ class ShareRun:
 
     def _begin_letter(self, job: LeasedJob) -> None:
         if not self._scope.is_ending:
-            self._spawn(job, self._write_letter(job), name="dead letter")
+            self._spawn(ShareWorker(job), self._write_letter(job), name="dead letter")
 
     async def _write_letter(self, job: LeasedJob) -> None:
         task, error, letter = await self._own_task(job), job.error, job.letter

@@ -381,3 +381,37 @@ async def test_records_produced_later_are_handled_soon(kafka: KafkaHandle) -> No
             await kafka.produce(topic, 0, rows(first, 10))
             await until(lambda: len(seen.records) >= first + 10)  # noqa: B023
     assert seen.offsets == list(range(30))
+
+
+# --- Workers ----------------------------------------------------------------------------------
+async def test_a_worker_handles_record_after_record_until_one_fails(kafka: KafkaHandle) -> None:
+    topic, group = await filled(kafka, 600), await new_group(kafka)
+    tasks: dict[int, Any] = {}
+
+    async def handle(record: Record) -> None:
+        tasks[record.offset] = asyncio.current_task()
+        await asyncio.sleep(60 if record.offset == 300 else 0)
+
+    consumer = member(kafka, topic, group)
+    limits: dict[str, Any] = {"timeout_s": 0.3, "dead_letter": "reject", "breaker": None}
+    async with running(consumer, handle, concurrency=16, **limits):
+        await until(lambda: consumer.metrics()["leases_accepted_total"] == 599)
+        await until(lambda: consumer.metrics()["leases_rejected_total"] == 1)
+    assert sorted(tasks) == list(range(600))
+    assert len(set(tasks.values())) < 600
+
+
+async def test_handlers_that_do_not_wait_leave_the_loop_to_others(kafka: KafkaHandle) -> None:
+    topic, group = await filled(kafka, 300), await new_group(kafka)
+    count, most, seen = 0, 0, 0
+
+    async def handle(record: Record) -> None:
+        nonlocal count
+        count += 1
+        time.sleep(0.001)  # noqa: ASYNC251 -- a handler that computes
+
+    async with running(member(kafka, topic, group), handle, concurrency=100):
+        while count < 300:
+            await asyncio.sleep(0)
+            most, seen = max(most, count - seen), count
+    assert most <= 20
