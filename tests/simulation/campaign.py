@@ -26,7 +26,7 @@ from aiokafka_lite.simulation import schedule
 from aiokafka_lite.simulation.schedule import Fault, Order
 from tests.simulation import plan, seams
 from tests.simulation.course import Outcome, run_plan
-from tests.simulation.plan import Plan
+from tests.simulation.plan import SHARING, Plan
 from tests.simulation.planting import hunt_all
 from tests.simulation.ways import WAYS
 
@@ -172,7 +172,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seeds", type=seeds_of, default=range(1, 201), help="such as 1-200")
     made.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     made.add_argument("--length", type=float, default=60.0, help="virtual seconds of a seed")
-    made.add_argument("--way", choices=WAYS, default="", help="of reading, of all seeds")
+    made.add_argument(
+        "--way", choices=[*WAYS, SHARING], default="", help="of reading, of all seeds"
+    )
     made.add_argument("--replay", type=int, metavar="SEED", help="run one seed, print its events")
     made.add_argument("--shrink", action="store_true", help="replay with fewer faults")
     made.add_argument("--order", choices=[order.value for order in Order], help="of a replay")

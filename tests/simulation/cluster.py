@@ -75,6 +75,8 @@ class GroupCluster(SimulatedCluster):
             loop,
             len(NODES),
             group_consumer_session_timeout_ms=SESSION_MS,
+            group_share_session_timeout_ms=SESSION_MS,
+            group_share_heartbeat_interval_ms=SESSION_MS // 3,
             # It takes time, and few seeds suffice for the rules that read it.
             request_log_size=1_000 if plan.has_request_log else 0,
             racks=RACKS if plan.has_racks else (),

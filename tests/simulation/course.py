@@ -15,7 +15,7 @@ from tests.simulation.applications import Producer, Reader
 from tests.simulation.cluster import GroupCluster, GroupFacts
 from tests.simulation.faults import Faults
 from tests.simulation.member import Member
-from tests.simulation.plan import Plan
+from tests.simulation.plan import SHARING, Plan
 from tests.simulation.rules import Run, check
 from tests.support import inside
 
@@ -50,13 +50,17 @@ class Course(World):
     cluster: GroupCluster
 
     def __init__(self, loop: Loop, plan: Plan) -> None:
-        super().__init__(loop, GroupCluster(loop, plan), History(lambda: loop.now))
+        super().__init__(loop, self._new_cluster(loop, plan), History(lambda: loop.now))
         self.plan = plan
         self.members: list[Member] = []
         self.producers: list[Producer] = []
         self.readers: list[Reader] = []
         self.violations: list[Violation] = []
         self._steps = self._look_count = 0
+
+    @staticmethod
+    def _new_cluster(loop: Loop, plan: Plan) -> GroupCluster:
+        return GroupCluster(loop, plan)
 
     # Members
 
@@ -203,11 +207,20 @@ class Course(World):
         return ""
 
 
+def course_of(loop: Loop, plan: Plan) -> Course:
+    """Return the course of a plan."""
+    if plan.way == SHARING:
+        from tests.simulation.sharing import ShareCourse  # it is a Course, too
+
+        return ShareCourse(loop, plan)
+    return Course(loop, plan)
+
+
 def run_plan(plan: Plan, *, is_traced: bool = False) -> Outcome:
     """Run a plan and hold it against the rules."""
     loop = Loop(plan.seed, plan.order, is_traced=is_traced)
     asyncio.set_event_loop(loop)
-    course = Course(loop, plan)
+    course = course_of(loop, plan)
     outcome = Outcome(plan, course.history)
     try:
         facts = loop.run(course.run())

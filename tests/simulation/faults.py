@@ -16,6 +16,7 @@ from aiokafka_lite.simulation.schedule import Fault
 from aiokafka_lite.structs import TopicPartition
 from tests.simulation.cluster import GROUP, INPUT, SECOND, GroupCluster
 from tests.simulation.member import Member
+from tests.simulation.plan import SHARING
 
 if TYPE_CHECKING:
     from tests.simulation.course import Course
@@ -31,6 +32,20 @@ FILLING: Final = 40
 MOST_PARTITIONS: Final = 8
 
 
+SHARE_APIS: Final = ("ShareFetch", "ShareAcknowledge", "ShareGroupHeartbeat", "ShareFetch")
+SHARE_REFUSALS: Final = (
+    ("ShareFetch", errors.ShareSessionNotFoundError),
+    ("ShareFetch", errors.InvalidShareSessionEpochError),
+    ("ShareFetch", errors.ShareSessionLimitReachedError),
+    ("ShareAcknowledge", errors.ShareSessionNotFoundError),
+    ("ShareAcknowledge", errors.InvalidShareSessionEpochError),
+    ("ShareGroupHeartbeat", errors.CoordinatorLoadInProgressError),
+    ("ShareGroupHeartbeat", errors.NotCoordinatorError),
+    ("ShareGroupHeartbeat", errors.UnknownMemberIdError),
+    ("ShareGroupHeartbeat", errors.FencedMemberEpochError),
+)
+
+
 class Faults(FaultRunner):
     """Carries out faults. Each is one method."""
 
@@ -39,6 +54,9 @@ class Faults(FaultRunner):
     _cluster: GroupCluster
 
     async def _expire_session(self, fault: Fault) -> None:
+        if self._world.plan.way == SHARING:
+            await super()._expire_session(fault)
+            return
         member = self._process(fault)
         if isinstance(member, Member) and member.consumer is not None:
             session = GROUP, member.consumer.group_metadata().member_id
@@ -83,6 +101,21 @@ class Faults(FaultRunner):
         rule = self._broker.on(apis[fault.target % len(apis)]).silence(
             1 + int(fault.detail * TIMES), handled=True
         )
+        await asyncio.sleep(fault.lasts_s)
+        rule.remove()
+
+    async def _lose_share_answers(self, fault: Fault) -> None:
+        """Lose requests of share groups, or the answers to them."""
+        api = SHARE_APIS[fault.target % len(SHARE_APIS)]
+        rule = self._broker.on(api).silence(
+            1 + int(fault.detail * TIMES), handled=fault.detail > 0.3
+        )
+        await asyncio.sleep(fault.lasts_s)
+        rule.remove()
+
+    async def _refuse_shares(self, fault: Fault) -> None:
+        api, error = SHARE_REFUSALS[fault.target % len(SHARE_REFUSALS)]
+        rule = self._broker.on(api).fail(error, 1 + int(fault.detail * TIMES))
         await asyncio.sleep(fault.lasts_s)
         rule.remove()
 
@@ -250,6 +283,8 @@ Faults.table = {
     "sessions evicted": Faults._evict_sessions,
     "member fenced": Faults._fence,
     "lost heartbeat": Faults._lose_heartbeat,
+    "share answers lost": Faults._lose_share_answers,
+    "share refusals": Faults._refuse_shares,
     "stop in an outage": Faults._stop_in_an_outage,
     "throttled, reset": Faults._throttle_and_reset,
     "twin producer": Faults._twin_producer,

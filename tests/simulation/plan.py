@@ -28,6 +28,8 @@ _FIXED_RUNS: Final = (
     "copy lists",
 )
 WAYS: Final = (*READS, "batch", *ACKS, *_FIXED_RUNS, "copy batches")
+# Members of a share group instead, which is drawn only if it is asked for, too.
+SHARING: Final = "sharing"
 # `run` with the arguments and handlers that a seed decides. It is drawn only if it is asked for.
 HANDLERS: Final = "handlers"
 RUNS: Final = (*_FIXED_RUNS, HANDLERS)
@@ -105,6 +107,17 @@ PROMPT_HANDLING_S: Final = 0.01
 # Handlers meet these more often: they end calls, or have other members handle records.
 OF_MEMBERS: Final = ("member killed", "member stops", "member joins", "loop blocked")
 MORE_OF_MEMBERS: Final = 5
+# Faults of share groups, and how often they are drawn. Others rewrite logs, or are about members of
+# other groups.
+OF_SHARES: Final = {
+    "share answers lost": 4,
+    "share refusals": 4,
+    **dict.fromkeys(("reset", "leader moves", "member killed", "member stops", "loop blocked"), 4),
+    **dict.fromkeys(("crash", "power cut", "shutdown", "hang", "partition", "one-way cut"), 2),
+    **dict.fromkeys(("half-close", "slow link", "pieces", "refusals", "coordinator moves"), 2),
+    **dict.fromkeys(("throttling", "clock skew", "member joins", "session expires"), 2),
+    **dict.fromkeys(("retention", "compaction", "partitions added", "stale metadata"), 1),
+}
 # The kinds of faults of a seed that has few kinds, so that the same ones meet.
 FEW: Final = 4
 # The share of seeds whose faults are all harmless, so that no record may be handled twice.
@@ -243,6 +256,9 @@ def draw(seed: int, length_s: float = 60.0, way: str = "") -> Plan:
     if way == HANDLERS:
         more = dict.fromkeys(OF_MEMBERS, MORE_OF_MEMBERS)
         weights = {name: weight * more.get(name, 1) for name, weight in weights.items()}
+    if way == SHARING:
+        names = rng.sample(sorted(OF_SHARES), FEW if rng.random() < 0.4 else len(OF_SHARES))
+        weights = {name: OF_SHARES[name] for name in names}
     faults = draw_faults(
         rng,
         count,
@@ -256,7 +272,7 @@ def draw(seed: int, length_s: float = 60.0, way: str = "") -> Plan:
     habits = [name for name, ways in HABITS.items() if way in ways]
     if tasks > 1:
         habits = [name for name in habits if name in SHARED]
-    habit = rng.choice(habits) if rng.random() < 0.7 else ""
+    habit = rng.choice(habits) if rng.random() < 0.7 and habits else ""
     if habit == "subscribes to less":
         second = "named"
     handling = draw_handling(seed, second=second) if way == HANDLERS else None

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from tests.simulation.handling import Handling
-from tests.simulation.plan import ACKS, COPIES, HANDLERS, PROTOCOLS, RUNS, WAYS, Plan
+from tests.simulation.plan import ACKS, COPIES, HANDLERS, PROTOCOLS, RUNS, SHARING, WAYS, Plan
 from tests.simulation.plan import READS as NEXT_READS
 
 READS: Final = (*NEXT_READS, "batch")
@@ -61,6 +61,7 @@ class Bug:
         has_reader: The same: a reader without a group seeks and pauses.
         has_tasks: The same: several tasks read.
         handling: Of handlers of the plan: whether the bug can be met.
+        is_sharing: The same: members share a group.
         missed_because: Why no seed is expected to find it. These are thoughts, not measurements.
     """
 
@@ -84,11 +85,14 @@ class Bug:
     has_reader: bool = False
     has_tasks: bool = False
     handling: Callable[[Handling], bool] | None = None
+    is_sharing: bool = False
     missed_because: str = ""
 
     @property
     def way(self) -> str:
         """The one way of reading of the seeds that can meet it, if they are not drawn of all."""
+        if self.is_sharing:
+            return SHARING
         return HANDLERS if self.handling is not None else ""
 
     def can_be_met(self, plan: Plan) -> bool:
@@ -96,7 +100,7 @@ class Bug:
         long = {fault.name for fault in plan.faults if fault.lasts_s >= self.lasts_s}
         return (
             (holds is None or holds(plan))
-            and plan.way in (self.ways if self.handling is None else (HANDLERS,))
+            and plan.way in ((self.way,) if self.way else self.ways)
             and plan.protocol in self.protocols
             and (not self.producers or not set(self.producers).isdisjoint(plan.producers))
             and (not self.faults or not long.isdisjoint(self.faults))

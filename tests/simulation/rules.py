@@ -6,7 +6,7 @@ A fault excuses as little as possible: a rule names what it excuses.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Final, TypeAlias
 
@@ -31,7 +31,8 @@ from aiokafka_lite.structs import TopicPartition
 from tests.simulation.cluster import GroupFacts
 from tests.simulation.handler_rules import HANDLER_RULES, Ends, is_ended_elsewhere
 from tests.simulation.handling import number_of
-from tests.simulation.plan import HANDLERS, LETTERS, READS, RUNS, Plan
+from tests.simulation.plan import HANDLERS, LETTERS, READS, RUNS, SHARING, Plan
+from tests.simulation.share_rules import SHARE_RULES, Delivery, deliveries_of, is_rejected
 
 SESSION_S: Final = 6.0
 # How long a member may take to notice that its session is over.
@@ -92,7 +93,14 @@ class Run(Evidence):
         """When records have ended, with the handlers of a plan."""
         return Ends(self)
 
+    @cached_property
+    def deliveries(self) -> Mapping[tuple[TopicPartition, int], Sequence[Delivery]]:
+        """The deliveries of each record of a share group."""
+        return deliveries_of(self)
+
     def is_dead(self, value: bytes) -> bool:
+        if self.plan.way == SHARING:
+            return is_rejected(self.plan, value)
         if self.plan.handling is not None:
             return is_ended_elsewhere(self, value)
         return self.plan.way in LETTERS and fails(value)
@@ -618,6 +626,23 @@ RULES: Final[Sequence[Rule]] = (
 )
 
 
+# The rules that hold of share groups, too.
+OF_RECORDS: Final[Sequence[Rule]] = (
+    no_record_is_lost,
+    every_record_is_seen,
+    acknowledged_records_stay_or_are_compacted,
+    no_aborted_record_is_read,
+    idempotent_records_are_written_once,
+    values_are_those_of_the_log,
+    attempts_have_pauses,
+    throttled_clients_wait,
+    members_stop_in_time,
+    only_kafka_errors_are_raised,
+)
+
+
 def check(run: Run) -> list[Violation]:
     """Return all violations of a run, in the order of the rules."""
+    if run.plan.way == SHARING:
+        return [violation for rule in (*OF_RECORDS, *SHARE_RULES) for violation in rule(run)]
     return [violation for rule in (*RULES, *HANDLER_RULES) for violation in rule(run)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.plan import HANDLERS, draw
+from tests.simulation.plan import HANDLERS, SHARING, draw
 from tests.simulation.planted import BUGS, Bug
 from tests.simulation.planting import planted_source, source_path
 from tests.support.for_each import for_each
@@ -26,6 +26,7 @@ def test_bug_that_does_not_fit_is_refused() -> None:
 
 
 def test_each_bug_can_be_met() -> None:
-    plans = {way: [draw(seed, way=way) for seed in range(1, 6001)] for way in ("", HANDLERS)}
+    ways = ("", HANDLERS, SHARING)
+    plans = {way: [draw(seed, way=way) for seed in range(1, 6001)] for way in ways}
     unmet = [bug.name for bug in BUGS.values() if not any(map(bug.can_be_met, plans[bug.way]))]
     assert not unmet

@@ -35,6 +35,7 @@ from aiokafka_lite.consumer.monitoring.diagnosis import Cause, diagnose
 from aiokafka_lite.consumer.monitoring.health import Health, examine
 from aiokafka_lite.consumer.parts import Running
 from aiokafka_lite.consumer.positions.resolver import Watchdog
+from aiokafka_lite.consumer.sharing.consumer import AIOKafkaShareConsumer
 from aiokafka_lite.errors import KafkaError
 from aiokafka_lite.events import ConsumerEvent
 from aiokafka_lite.producing import AIOKafkaProducer
@@ -82,6 +83,11 @@ def generation(consumer: AIOKafkaConsumer) -> int:
 def member_id(consumer: AIOKafkaConsumer) -> str:
     """The id that the group knows the member by."""
     return _running(consumer).membership.member_id
+
+
+def share_member_id(consumer: AIOKafkaShareConsumer) -> str:
+    """The member id of a share consumer that has started."""
+    return consumer._engine.leasing.member_id
 
 
 def group_state(consumer: AIOKafkaConsumer) -> str:
