@@ -259,9 +259,9 @@ class SharePartitions:
         now = asyncio.get_running_loop().time()
         partition = self._release(key, live, lambda each: each.until <= now)
         if partition is not None:
-            # Other releases complete no long polls, as in Kafka 4.3.
-            partition.on_change(partition.key)
             self._arm(key, live)
+            # It may lock records at once. Other releases complete no long polls, as in Kafka 4.3.
+            partition.on_change(partition.key)
 
     def _release(
         self,

@@ -66,3 +66,13 @@ async def test_record_is_archived_after_its_last_lock(group: ShareGroup) -> None
         while got := (await member.fetch(max_wait_ms=60_000)).ranges:
             counts += [count for first, last, count in got for _ in range(first, last + 1)]
         assert sorted(counts) == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 5]
+
+
+async def test_lock_that_begins_at_the_end_of_another_ends_once(group: ShareGroup) -> None:
+    loop, failures = asyncio.get_running_loop(), list[object]()
+    loop.set_exception_handler(lambda _, context: failures.append(context))
+    async with group.member() as member:
+        await member.fetch()
+        assert (await member.fetch(max_wait_ms=60_000)).ranges == [(0, 2, 2)]
+        await asyncio.sleep(31)
+    assert failures == []
