@@ -1873,6 +1873,218 @@ _BROKER: Final = (
 )
 
 
+_SHARING: Final = (
+    Bug(
+        "locks are never renewed",
+        "A share consumer lets the locks of long handlers end.",
+        "lock lost",
+        (
+            _edit(
+                "consumer.sharing.leases",
+                "        may_renew = self.can_renew is not False and lease_range.is_renewable\n",
+                "        may_renew = False\n",
+            ),
+        ),
+        is_sharing=True,
+    ),
+    Bug(
+        "share acknowledgements have no epoch",
+        "ShareAcknowledge has the epoch of a new session.",
+        "lock lost",
+        (
+            _edit(
+                "consumer.sharing.session",
+                "            FINAL_EPOCH if is_last else self.next_epoch(),\n",
+                "            FINAL_EPOCH if is_last else NEW_EPOCH,\n",
+            ),
+        ),
+        is_sharing=True,
+    ),
+    Bug(
+        "gaps are not acknowledged",
+        "Locked offsets without a record stay locked.",
+        "not settled",
+        (
+            _edit(
+                "consumer.sharing.leases",
+                're.compile(rb"G+|A+|R+|J+")\n',
+                're.compile(rb"A+|R+|J+")\n',
+            ),
+        ),
+        is_sharing=True,
+    ),
+    Bug(
+        "a moved leader keeps its leases",
+        "A share consumer takes its locks for those of the next leader.",
+        "delivered again",
+        (
+            _edit(
+                "consumer.sharing.sharing",
+                "                self.leases.lose_partition(former, why)\n",
+                "                del why\n",
+            ),
+            _edit(
+                "consumer.sharing.source",
+                "            self._leases.lose_partition(partition, str(error))\n",
+                "            pass\n",
+            ),
+        ),
+        is_sharing=True,
+        faults=("leader moves",),
+    ),
+    Bug(
+        "a lost connection keeps its leases",
+        "A share consumer takes locks of a session that is over for its own.",
+        "delivered again",
+        (
+            _edit(
+                "consumer.sharing.source",
+                "        self._leases.lose_node(self.node_id, str(error))\n",
+                "        pass\n",
+            ),
+        ),
+        is_sharing=True,
+        faults=("reset", "half-close", "partition", "share answers lost"),
+    ),
+    Bug(
+        "handled records are released",
+        "`run` of a share consumer releases what handlers have finished.",
+        "delivered again",
+        (
+            _edit(
+                "consumer.sharing.run",
+                '["finished_total"] += self._settle(job, AckType.ACCEPT)\n',
+                '["finished_total"] += self._settle(job, AckType.RELEASE)\n',
+            ),
+        ),
+        is_sharing=True,
+    ),
+    Bug(
+        "a returned share partition is forgotten",
+        "A partition whose leader has moved away and back is fetched no more.",
+        "silent",
+        (
+            _edit(
+                "consumer.sharing.session",
+                "[self.told[key] for key in self.told if key not in wanted]\n",
+                "[old for key, old in self.told.items() if wanted.get(key) is not old]\n",
+            ),
+        ),
+        is_sharing=True,
+        faults=("leader moves", "power cut", "crash", "stale metadata", "shutdown"),
+    ),
+    Bug(
+        "a session's end releases at all nodes",
+        "When one share session ends, other nodes release the member's records, too.",
+        "delivered again",
+        (
+            _edit(
+                "broker.share.partitions",
+                " or node_id not in (None, partition.leader_id):\n",
+                ":\n",
+            ),
+        ),
+        is_sharing=True,
+        faults=("reset", "half-close", "partition", "share answers lost", "session expires"),
+    ),
+    Bug(
+        "lost acknowledgements are not told",
+        "A share consumer says nothing about acknowledgements whose effect is unknown.",
+        "delivered again",
+        (
+            _edit(
+                "consumer.sharing.leases",
+                "        if portion.type in (AckType.ACCEPT, AckType.REJECT):\n",
+                "        if portion.type in ():\n",
+            ),
+        ),
+        is_sharing=True,
+        faults=("reset", "share answers lost", "share refusals", "power cut", "crash", "partition"),
+    ),
+    Bug(
+        "deliveries are not counted",
+        "The broker says of each delivery that it is the first.",
+        "delivery count",
+        (
+            _edit(
+                "broker.share.partition",
+                "            each.delivery_count += 1\n",
+                "            each.delivery_count = 1\n",
+            ),
+        ),
+        is_sharing=True,
+    ),
+    Bug(
+        "a stop accepts what it has interrupted",
+        "A share consumer that stops accepts records whose handlers have not ended.",
+        "lost",
+        (
+            _edit(
+                "consumer.sharing.run",
+                "            self._settle(job, AckType.RELEASE)\n",
+                "            self._settle(job, AckType.ACCEPT)\n",
+            ),
+        ),
+        is_sharing=True,
+        missed_because="25 seeds of 30 s found nothing: few members stop while handlers run",
+    ),
+    Bug(
+        "acknowledgements are not in order",
+        "A share consumer sends acknowledgements in the order of acquisition.",
+        "lock lost",
+        (
+            _edit(
+                "consumer.sharing.leases",
+                "        partition: sorted(mine, key=lambda portion: portion.first_offset)\n",
+                "        partition: mine\n",
+            ),
+        ),
+        is_sharing=True,
+    ),
+    Bug(
+        "only the first lost lease is told",
+        "LeaseLost names one record of several.",
+        "delivered again",
+        (
+            _edit(
+                "consumer.sharing.life",
+                "            offsets = OffsetRange(first, last + 1)\n",
+                "            offsets = OffsetRange(first, first + 1)\n",
+            ),
+        ),
+        is_sharing=True,
+        faults=("reset", "half-close", "partition", "share answers lost", "share refusals"),
+    ),
+    Bug(
+        "a fetch is in flight for ever",
+        "The records of an answer stay those that are to come.",
+        "not settled",
+        (
+            _edit(
+                "consumer.sharing.source",
+                "            self._demand.note_answer(self.node_id, acquired_count, took_s)\n",
+                "            del took_s\n",
+            ),
+        ),
+        is_sharing=True,
+    ),
+    Bug(
+        "anyone may acknowledge a lock",
+        "The broker takes acknowledgements of members that do not hold the record.",
+        "delivered again",
+        (
+            _edit(
+                "broker.share.partition",
+                "not all(each.is_held_by(member_id) for each in held):\n",
+                "not all(each.state is ACQUIRED for each in held):\n",
+            ),
+        ),
+        is_sharing=True,
+        missed_because="25 seeds of 30 s found nothing: our members acknowledge their own records",
+    ),
+)
+
+
 def _by_name() -> Mapping[str, Bug]:
     bugs = (
         *_COMMITS,
@@ -1880,6 +2092,7 @@ def _by_name() -> Mapping[str, Bug]:
         *_GROUPS,
         *_PROCESSING,
         *_HANDLERS,
+        *_SHARING,
         *_SEAMS,
         *_PRODUCERS,
         *_CONNECTIONS,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from aiokafka_lite import AIOKafkaShareConsumer
 from aiokafka_lite.broker.configs import ResourceType
-from aiokafka_lite.broker.share.partition import RecordState
 from aiokafka_lite.broker.topics import PartitionKey
 from aiokafka_lite.errors import ConsumerStoppedError, LeaseLostError
 from aiokafka_lite.events import LeaseLost
@@ -142,7 +141,9 @@ class ShareMember(Process):
             is_lost = isinstance(error.__cause__, LeaseLostError)
             self._note(Kind.CANCELLED, record, "lost" if is_lost else "stop")
             raise
-        if is_rejected(self.plan, value) or (number % AGAIN_EACH == 5 and value not in self._tried):
+        # A long one is not tried again, because the course waits for it to settle.
+        is_again = number % AGAIN_EACH == 5 and number % LONG_EACH and value not in self._tried
+        if is_rejected(self.plan, value) or is_again:
             self._tried.add(value)
             self._note(Kind.CANCELLED, record, "failed")
             raise ValueError(number)
@@ -198,12 +199,7 @@ class ShareCluster(GroupCluster):
 
     def lock_owners(self) -> set[str]:
         """Return the ids of the members that hold locks."""
-        return {
-            each.member_id
-            for live in self._shares._live.values()
-            for each in live._ranges
-            if each.state is RecordState.ACQUIRED
-        }
+        return inside.share_lock_owners(self._shares)
 
 
 class ShareCourse(Course):

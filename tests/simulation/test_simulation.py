@@ -102,6 +102,11 @@ def test_seeds_break_no_rule(length_s: str, seeds: str) -> None:
     assert found.returncode == 0, found.stdout + found.stderr
 
 
+def test_seeds_of_share_groups_break_no_rule() -> None:
+    found = simulate("--way", "sharing", "--seeds", "1-20", "--jobs", "2", length_s="30")
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
 @pytest.mark.parametrize(("length_s", "seeds"), HANDLERS)
 def test_seeds_of_handlers_break_no_rule(length_s: str, seeds: str) -> None:
     found = simulate("--way", "handlers", "--seeds", seeds, "--jobs", "2", length_s=length_s)

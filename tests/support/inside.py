@@ -16,6 +16,8 @@ from aiokafka_lite._compat import timeout
 from aiokafka_lite._record_py import record_delivery
 from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.abc import ConsumerRebalanceListener
+from aiokafka_lite.broker.share.partition import RecordState
+from aiokafka_lite.broker.share.partitions import SharePartitions
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.cluster import Cluster
 from aiokafka_lite.client.view import ClusterView
@@ -88,6 +90,16 @@ def member_id(consumer: AIOKafkaConsumer) -> str:
 def share_member_id(consumer: AIOKafkaShareConsumer) -> str:
     """The member id of a share consumer that has started."""
     return consumer._engine.leasing.member_id
+
+
+def share_lock_owners(partitions: SharePartitions) -> set[str]:
+    """The members that hold locks of an embedded broker's records."""
+    return {
+        each.member_id
+        for live in partitions._live.values()
+        for each in live._ranges
+        if each.state is RecordState.ACQUIRED
+    }
 
 
 def group_state(consumer: AIOKafkaConsumer) -> str:
