@@ -698,8 +698,11 @@ class Leases:
                 self.waiting_count -= len(each)
                 self.counts.lost += len(each)
                 self.held_count -= len(each)
-                start = each.records[each.position].offset - each.range.first_offset
-                each.range.states[start:] = each.range.states[start:].translate(_LOSE)
+                # Not beyond: after a cancelled read, the application may have later ones.
+                first_offset = each.range.first_offset
+                start = each.records[each.position].offset - first_offset
+                stop = each.records[-1].offset - first_offset + 1
+                each.range.states[start:stop] = each.range.states[start:stop].translate(_LOSE)
             else:
                 self.waiting.append(each)
         for lost in gone:

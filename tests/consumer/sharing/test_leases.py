@@ -298,6 +298,17 @@ def test_lost_session_reports_what_the_application_has_and_had() -> None:
     assert not table.leases.settle(leases[3], ACCEPT)
 
 
+def test_lost_range_reports_what_the_application_has_beside_records_that_wait() -> None:
+    table = Table()
+    table.acquire((0, 9, 1))
+    put_back, held = table.leases.take(5), table.take(5)
+    table.leases.put_back(put_back)
+    table.leases.lose_node(NODE, "cut")
+    assert table.lost_offsets == [5, 6, 7, 8, 9]
+    assert states(held) == [LeaseState.LOST] * 5
+    assert table.leases.waiting_count == table.leases.held_count == 0
+
+
 def test_confirmed_records_are_not_lost() -> None:
     table = Table()
     table.acquire((0, 1, 1))
