@@ -30,6 +30,7 @@ import re
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple, TypeAlias
 
 from aiokafka_lite.errors import InvalidRecordStateError, KafkaError, KafkaProtocolError
@@ -324,7 +325,7 @@ class Leases:
     ) -> None:
         self._on_lost = on_lost
         self._delivery_count_limit = delivery_count_limit
-        # By node. The values are sets in the order of acquisition.
+        # By node. The values are sets in the order of their ends.
         self._ranges: dict[int, dict[LeaseRange, None]] = {}
         # With offsets to send.
         self._unsent: dict[int, dict[LeaseRange, None]] = {}
@@ -362,7 +363,7 @@ class Leases:
             if each.delivery_count > 1 and (over := self._overlapping(partition, each)):
                 self.lose(over, DELIVERED_AGAIN)
             lease_range = LeaseRange(partition, each, lock_s, asked_at)
-            self._ranges.setdefault(partition.node_id, {})[lease_range] = None
+            self._insert(lease_range)
             low = bisect_left(records, each.first_offset, key=_offset_of)
             high = bisect_left(records, each.last_offset + 1, low, key=_offset_of)
             mine = records[low:high]
@@ -375,6 +376,14 @@ class Leases:
         self.held_count += count
         self.counts.acquired += count
         return count
+
+    def _insert(self, lease_range: LeaseRange) -> None:
+        """Keep the order of ends: an answer may be taken over after that to a later request."""
+        at_node = self._ranges.setdefault(lease_range.partition.node_id, {})
+        later = list(takewhile(lambda each: each.until > lease_range.until, reversed(at_node)))
+        at_node[lease_range] = None
+        for each in reversed(later):
+            at_node[each] = at_node.pop(each)
 
     def _overlapping(self, partition: SharePartition, acquired: Acquired) -> list[LeaseRange]:
         return [
@@ -571,8 +580,9 @@ class Leases:
                 for each in ranges:
                     each.until, each.lock_s = asked_at + lock_s, lock_s
                     self.counts.renewed += each.held_count
-                    if each in at_node:  # as the last one
-                        at_node[each] = at_node.pop(each)
+                    if each in at_node:
+                        del at_node[each]
+                        self._insert(each)
             elif isinstance(error, InvalidRecordStateError):
                 if not self._note_refusal(partition, portions, len(ranges) > 1):
                     # The first one ever: the group has switched renewals off.

@@ -358,6 +358,28 @@ def test_held_records_are_renewed_at_half_of_their_time() -> None:
     assert leases[0].until == LOCK_S * 1.5
 
 
+def test_records_that_arrive_after_a_later_renewal_are_renewed_and_lost_by_their_own_time() -> None:
+    """The heartbeat thread renews while the loop is blocked, and has not read a fetch's answer."""
+    table = Table()
+    table.acquire((0, 4, 1), at=0.0)
+    table.take()
+    assert renew(table, LOCK_S / 2)
+    table.acquire((5, 9, 1), at=1.0)
+    table.take()
+    assert table.leases.renewal_due_at(NODE) == 1.0 + LOCK_S / 2
+    table.leases.expire(NODE, LOCK_S + 1)
+    assert table.lost_offsets == [5, 6, 7, 8, 9]
+
+
+def test_shorter_locks_of_a_renewal_are_renewed_by_their_own_time() -> None:
+    table = Table()
+    table.acquire((0, 0, 1), at=0.0)
+    table.acquire((5, 5, 1), at=14.0)
+    sent = {table.partition: table.leases.renewals(NODE, LOCK_S / 2)[table.partition][:1]}
+    table.leases.renewed(sent, {}, lock_s=4.0, asked_at=LOCK_S / 2)
+    assert table.leases.renewal_due_at(NODE) == LOCK_S / 2 + 2
+
+
 def test_record_settled_while_it_is_renewed_is_sent_after_the_answer() -> None:
     table = Table()
     table.acquire((0, 1, 1))
