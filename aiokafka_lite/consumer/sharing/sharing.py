@@ -227,6 +227,8 @@ class Leasing:
     def put_back(self, taken: Sequence[LeasedRecords]) -> None:
         """Let records wait again, before all others: the read that has taken them was cancelled."""
         self.leases.put_back(taken)
+        if self.leases.waiting_count:
+            self._on_ready()
 
     def lease(self, lease_range: LeaseRange, record: Record) -> RecordLease:
         """Return the lease of one taken record, which `on_lost` will name."""

@@ -144,6 +144,29 @@ async def test_a_cancelled_getone_loses_no_record(kafka: KafkaHandle) -> None:
         assert all(record.delivery_count == 1 for record in found)
 
 
+async def test_records_of_a_cancelled_read_go_to_a_read_that_waits(kafka: KafkaHandle) -> None:
+    topic, group = await filled(kafka), await new_group(kafka)
+    begun, may_go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(AsyncDeserializer[bytes]):
+        async def deserialize(self, item: Serialized) -> bytes:
+            begun.set()
+            await may_go_on.wait()
+            return bytes(item.payload)
+
+    async with (
+        timeout(PATIENCE_S),
+        member(kafka, topic, group, value_deserializer=Slow()) as consumer,
+    ):
+        cancelled = asyncio.create_task(consumer.getmany(max_records=5, timeout_ms=None))
+        await begun.wait()
+        waiting = [asyncio.create_task(consumer.getone()) for _ in range(2)]
+        await asyncio.sleep(0.1)  # they wait for records
+        may_go_on.set()
+        cancelled.cancel()
+        assert sorted(offsets(await asyncio.gather(*waiting))) == [0, 1]
+
+
 async def test_iterations_end_with_the_stop(kafka: KafkaHandle) -> None:
     topic, group = await filled(kafka), await new_group(kafka)
     consumer = member(kafka, topic, group)
