@@ -589,7 +589,7 @@ class Leases:
                     self.can_renew = self.can_renew or False
                     for each in ranges:
                         each.is_renewable = False
-            elif not _may_pass(error):
+            elif not may_pass(error):
                 self.lose(ranges, str(error))
 
     # --- Acknowledgements -----------------------------------------------------------------
@@ -642,7 +642,7 @@ class Leases:
     ) -> bool:
         if isinstance(error, InvalidRecordStateError):
             return self._note_refusal(partition, portions, sum(each.size for each in portions) > 1)
-        return _may_pass(error)
+        return may_pass(error)
 
     def failed(self, sent: Acknowledgements, reason: str) -> None:
         """Note that no answer to `take_acknowledgements` will come, so their effect is unknown."""
@@ -747,7 +747,7 @@ class Leases:
                     ranges.pop(lease_range, None)
 
 
-def _may_pass(error: KafkaError) -> bool:
+def may_pass(error: KafkaError) -> bool:
     """Whether the same request may succeed later: the broker still has our locks."""
     return error.retriable and not error.invalid_metadata
 

@@ -34,6 +34,7 @@ from aiokafka_lite.consumer.sharing.leases import (
     Acquired,
     Record,
     SharePartition,
+    may_pass,
 )
 from aiokafka_lite.consumer.sharing.session import ShareSession, acknowledgement
 from aiokafka_lite.errors import (
@@ -317,7 +318,7 @@ class ShareSource:
         self._not_before = now + self._backoff.next_delay_s()
         if (ending := self._log_limit.let_in(type(error), now)) is not None:
             peer = self._cluster.pool.describe(self.node_id)
-            log.warning("share fetches from %s failed and are retried: %s%s", peer, error, ending)
+            log.warning("share requests to %s failed and are retried: %s%s", peer, error, ending)
 
     # --- Answers --------------------------------------------------------------------------
     async def _take_over(
@@ -396,6 +397,8 @@ class ShareSource:
         by_id = {each.key: each for each in partitions}
         errors: Errors = {}
         moved: Errors = {}
+        # Why the next request has to wait.
+        failure: KafkaError | None = None
         leaders: dict[TopicPartition, tuple[int, int]] = {}
         for topic in response.responses:
             for data in topic.partitions:
@@ -409,16 +412,20 @@ class ShareSource:
                     code, message = data.acknowledge_error_code, data.acknowledge_error_message
                     of_ack = error_of(partition.tp, code, message)
                     if error is not None:
-                        self._back_off(error)
+                        failure = error
                         self._leasing.surface_if_permanent(error)
                 if of_ack is not None:
                     errors[partition] = of_ack
+                    if may_pass(of_ack):
+                        failure = of_ack
                 for each in (error, of_ack):
                     if each is not None and each.invalid_metadata:
                         moved[partition] = each
                         leader = data.current_leader
                         if isinstance(each, LEADER_MOVED) and leader.leader_id >= 0:
                             leaders[partition.tp] = leader.leader_id, leader.leader_epoch
+        if failure is not None:
+            self._back_off(failure)
         if moved:
             self._leave(moved, leaders, response)
         return errors

@@ -11,6 +11,7 @@ import pytest
 from aiokafka_lite.consumer.sharing.leases import AckType, LeaseState, RecordLease
 from aiokafka_lite.errors import (
     BrokerResponseError,
+    CoordinatorLoadInProgressError,
     FencedLeaderEpochError,
     InvalidRecordStateError,
     InvalidShareSessionEpochError,
@@ -98,6 +99,34 @@ async def test_failures_are_retried_with_pauses() -> None:
             sent.answer(error_code=ShareSessionNotFoundError.errno)
         assert times[1] - times[0] > 0.05
         assert times[3] - times[2] > times[1] - times[0]
+
+
+async def test_acknowledgement_that_cannot_be_stored_yet_is_sent_again_with_pauses() -> None:
+    async with scene(free=1) as made:
+        accept(made, await made.acquire((0, 0)))
+        loop, times = asyncio.get_running_loop(), list[float]()
+        error = CoordinatorLoadInProgressError.errno
+        for _ in range(3):
+            sent = await made.sent()
+            assert sent.acknowledged == [(0, 0, ACCEPT)]
+            times.append(loop.time())
+            sent.answer(share_acknowledge.PartitionData(partition_index=0, error_code=error))
+        (await made.sent()).answer()
+        assert min(times[1] - times[0], times[2] - times[1]) > 0.05
+        assert not made.lost
+
+
+async def test_refused_acknowledgements_are_divided_without_a_pause() -> None:
+    async with scene(free=2) as made:
+        accept(made, await made.acquire((0, 1)))
+        before = asyncio.get_running_loop().time()
+        error = InvalidRecordStateError.errno
+        for offsets in ((0, 1), (0, 0)):
+            sent = await made.sent()
+            assert sent.acknowledged == [(*offsets, ACCEPT)]
+            sent.answer(share_acknowledge.PartitionData(partition_index=0, error_code=error))
+        assert (await made.sent()).acknowledged == [(1, 1, ACCEPT)]
+        assert asyncio.get_running_loop().time() - before < 0.05
 
 
 # --- One request at a time --------------------------------------------------------------------
