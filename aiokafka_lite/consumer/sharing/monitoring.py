@@ -13,6 +13,7 @@ from aiokafka_lite.structs import TopicPartition
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.sharing.life import ShareEngine
     from aiokafka_lite.consumer.sharing.run import ShareRun
+    from aiokafka_lite.consumer.sharing.sharing import Leasing
 
 # How long lost leases are reported.
 RECENT_S: Final = 60.0
@@ -82,6 +83,7 @@ def _troubles(engine: ShareEngine, run: ShareRun | None, now: float) -> Iterator
                 f"{group} does not renew leases (share.renew.acknowledge.enable): a record is "
                 f"delivered again if its handler takes longer than {leasing.lock_s:g} s"
             )
+        yield from _failures(leasing, now)
     pool = parts.cluster.pool
     for node_id in pool.node_ids():
         if node_id >= 0 and (lost_at := pool.lost_at(node_id)) is not None:
@@ -101,6 +103,18 @@ def _troubles(engine: ShareEngine, run: ShareRun | None, now: float) -> Iterator
         yield from run.troubles(now)
 
 
+def _failures(leasing: Leasing, now: float, tp: TopicPartition | None = None) -> Iterator[str]:
+    """Yield what nodes answer instead of records, of all partitions or one."""
+    for source in leasing.copy_sources():
+        tps = {each.tp for each in source.partitions.values()}
+        if source.failure is not None and (tp in tps if tp else tps):
+            error, failing_since = source.failure
+            yield (
+                f"the latest requests to {leasing.cluster.pool.describe(source.node_id)} have "
+                f"failed, the first {now - failing_since:.0f} s ago, and are retried: {error}"
+            )
+
+
 def explain(engine: ShareEngine, run: ShareRun | None, tp: TopicPartition, now: float) -> str:
     leasing = None if engine.current is None else engine.current.leasing
     if leasing is None:
@@ -114,6 +128,8 @@ def explain(engine: ShareEngine, run: ShareRun | None, tp: TopicPartition, now: 
             "the broker has not assigned it to this member: other members share it, its share "
             "state is being initialised, or it has no leader"
         )
+    if failure := next(_failures(leasing, now, tp), None):
+        return failure
     if held_count := leasing.leases.held_by_partition().get(tp, 0):
         return (
             f"{held_count} of its records are leased and not settled. A partition has at most "

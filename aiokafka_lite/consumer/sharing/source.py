@@ -106,11 +106,14 @@ class ShareSource:
 
     Attributes:
         partitions: Those to fetch, by topic id and number. Written by `Leasing`.
+        failure: The latest error that the node has answered, and the loop time of the first one. It
+            is None after an answer without errors.
     """
 
     def __init__(self, leasing: Leasing, node_id: int) -> None:
         self.node_id = node_id
         self.partitions: dict[tuple[bytes, int], SharePartition] = {}
+        self.failure: tuple[KafkaError, float] | None = None
         self._leasing = leasing
         self._leases, self._demand = leasing.leases, leasing.demand
         self._settings, self._cluster = leasing.settings, leasing.cluster
@@ -300,6 +303,7 @@ class ShareSource:
         except KafkaError as error:
             self._leases.failed(sent, f"it is unknown whether it was acknowledged: {error}")
             self._lose_session(error)
+            self._leasing.surface_if_permanent(error)
             return None
         self._backoff.reset()
         return response
@@ -315,6 +319,8 @@ class ShareSource:
 
     def _back_off(self, error: KafkaError) -> None:
         now = self._loop.time()
+        if isinstance(error, BrokerResponseError):
+            self.failure = error, now if self.failure is None else self.failure[1]
         self._not_before = now + self._backoff.next_delay_s()
         if (ending := self._log_limit.let_in(type(error), now)) is not None:
             peer = self._cluster.pool.describe(self.node_id)
@@ -426,6 +432,8 @@ class ShareSource:
                             leaders[partition.tp] = leader.leader_id, leader.leader_epoch
         if failure is not None:
             self._back_off(failure)
+        else:
+            self.failure = None
         if moved:
             self._leave(moved, leaders, response)
         return errors

@@ -11,8 +11,15 @@ import pytest
 
 from aiokafka_lite import AIOKafkaShareConsumer, ConsumerStoppedError, TopicPartition
 from aiokafka_lite._compat import timeout
+from aiokafka_lite.broker import Broker
 from aiokafka_lite.deserializers import AsyncDeserializer, Serialized
-from aiokafka_lite.errors import DeserializationError, IllegalStateError, WrongLoopError
+from aiokafka_lite.errors import (
+    DeserializationError,
+    GroupAuthorizationFailedError,
+    IllegalStateError,
+    ShareSessionLimitReachedError,
+    WrongLoopError,
+)
 from tests.consumer.sharing.reading import (
     PATIENCE_S,
     Record,
@@ -231,6 +238,31 @@ async def test_records_are_read_only_with_a_subscription_and_after_the_start(
         assert consumer.metrics()["records_total"] == 5
         assert "leased and not settled" in consumer.explain(TopicPartition(topic, 0))
         assert "not subscribed" in consumer.explain(TopicPartition("other", 0))
+
+
+async def test_health_and_explain_name_what_a_node_answers_instead_of_records() -> None:
+    async with timeout(PATIENCE_S), Broker() as broker:
+        broker.create_topic("topic")
+        broker.on("ShareFetch").fail(ShareSessionLimitReachedError, None, at="answer")
+        async with AIOKafkaShareConsumer(
+            "topic", group_id="group", bootstrap_servers=broker.bootstrap_servers
+        ) as consumer:
+            reading = asyncio.create_task(consumer.getone())
+            await until(lambda: "ShareSessionLimitReached" in str(consumer.health().reasons))
+            assert not consumer.health().is_ok
+            assert "ShareSessionLimitReached" in consumer.explain(TopicPartition("topic", 0))
+            reading.cancel()
+
+
+async def test_a_read_raises_when_the_group_may_not_be_read_any_more() -> None:
+    async with timeout(PATIENCE_S), Broker() as broker:
+        broker.create_topic("topic")
+        async with AIOKafkaShareConsumer(
+            "topic", group_id="group", bootstrap_servers=broker.bootstrap_servers
+        ) as consumer:
+            broker.on("ShareFetch").fail(GroupAuthorizationFailedError, at="answer")
+            with pytest.raises(GroupAuthorizationFailedError):
+                await consumer.getone()
 
 
 class Json(AsyncDeserializer[object]):

@@ -13,6 +13,7 @@ from aiokafka_lite.errors import (
     BrokerResponseError,
     CoordinatorLoadInProgressError,
     FencedLeaderEpochError,
+    GroupAuthorizationFailedError,
     InvalidRecordStateError,
     InvalidShareSessionEpochError,
     NotLeaderForPartitionError,
@@ -127,6 +128,27 @@ async def test_refused_acknowledgements_are_divided_without_a_pause() -> None:
             sent.answer(share_acknowledge.PartitionData(partition_index=0, error_code=error))
         assert (await made.sent()).acknowledged == [(1, 1, ACCEPT)]
         assert asyncio.get_running_loop().time() - before < 0.05
+
+
+@pytest.mark.parametrize(
+    ("error", "is_raised"),
+    [(GroupAuthorizationFailedError, True), (ShareSessionLimitReachedError, False)],
+)
+async def test_refused_request_is_a_failure_until_a_good_answer(
+    error: type[BrokerResponseError], is_raised: bool
+) -> None:
+    async with scene() as made:
+        began = asyncio.get_running_loop().time()
+        for _ in range(2):
+            (await made.sent()).answer(error_code=error.errno)
+        again = await made.sent()
+        (source,) = made.leasing.copy_sources()
+        assert source.failure is not None
+        assert (type(source.failure[0]), source.failure[1]) == (error, began)
+        assert [type(each) for each in made.errors] == [error] * 2 * is_raised
+        again.answer()
+        await made.sent()
+        assert source.failure is None
 
 
 # --- One request at a time --------------------------------------------------------------------
