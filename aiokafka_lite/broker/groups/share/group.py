@@ -21,6 +21,7 @@ from aiokafka_lite.broker.groups.modern.group import (
     topic_partitions,
 )
 from aiokafka_lite.protocol.messages import coordinator_records as stored
+from aiokafka_lite.protocol.messages.share import TopicPartitions
 
 STABLE: Final = 0  # the only state of a member that Kafka stores
 
@@ -106,6 +107,9 @@ class ShareGroup(ModernGroup[ShareGroupMember]):
             member_epoch=member.epoch,
             previous_member_epoch=member.previous_epoch,
             state=STABLE,
-            assigned_partitions=topic_partitions(member.assigned),
+            assigned_partitions=[
+                TopicPartitions(topic_id=each.topic_id, partitions=each.partitions)
+                for each in topic_partitions(member.assigned)
+            ],
         )
         return self._record(self.kinds.current, value, member_id=member.member_id)
