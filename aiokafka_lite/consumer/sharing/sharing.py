@@ -211,8 +211,12 @@ class Leasing:
 
     def answered(self) -> None:
         self._progress.pulse()
+        self.share_demand()
+
+    def share_demand(self) -> None:
+        """Look whether it is another node's turn."""
         if len(self._sources) > 1:
-            self.wanted()  # they share the demand
+            self.wanted()
 
     # --- Records --------------------------------------------------------------------------
     def wanted(self) -> None:

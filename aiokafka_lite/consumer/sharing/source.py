@@ -28,6 +28,7 @@ from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.view import Node
 from aiokafka_lite.consumer.events import LogLimit
+from aiokafka_lite.consumer.sharing.demand import FETCH_RANGE_S
 from aiokafka_lite.consumer.sharing.leases import (
     RENEWED_AT_SHARE,
     Acknowledgements,
@@ -189,7 +190,9 @@ class ShareSource:
         leases, node_id = self._leases, self.node_id
         due_at = leases.renewal_due_at(node_id)
         self._fetch_count, self._fetch_at = 0, math.inf
-        if self.partitions and not self._is_closing:
+        if now < self._not_before:
+            self._fetch_at = self._not_before  # it has no turn to fetch before
+        elif self.partitions and not self._is_closing:
             node_count = self._leasing.fetching_count
             self._fetch_count, self._fetch_at = self._demand.wanted(node_id, node_count, now)
         if not leases.has_unsent(node_id):
@@ -248,6 +251,7 @@ class ShareSource:
         )
         self._unsent_since = None
         self._demand.note_fetch(self.node_id, count)
+        self._leasing.share_demand()
         acquired_count = 0
         try:
             response = await self._answer(request, wait_s + ANSWER_S, sent)
@@ -260,6 +264,8 @@ class ShareSource:
 
     def _wait_s(self, now: float) -> float:
         wait_s = self._settings.fetch_max_wait_s
+        if self._leasing.fetching_count > 1 and self._demand.is_awaited(self.node_id):
+            wait_s = min(wait_s, FETCH_RANGE_S[1])
         if not self._leases.is_holding(self.node_id):
             return wait_s
         least_s, most_s = HELD_WAIT_S

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aiokafka_lite.consumer.sharing.demand import EXCESS_S, Demand
+from aiokafka_lite.consumer.sharing.demand import EXCESS_S, TURN_S, Demand
 from aiokafka_lite.consumer.sharing.leases import Leases
 
 PLACES = 64
@@ -64,3 +64,42 @@ def test_whole_batches_may_add_what_begins_soon() -> None:
         demand.note_settled(10, each / 1_000)
     assert demand.excess(1.0) == pytest.approx(10_000 * EXCESS_S, rel=0.2)
     assert demand.excess(6.0) < 1
+
+
+def one_place_for_two_nodes(count: int, *, able: frozenset[int] = frozenset({1, 2})) -> list[int]:
+    """Return which nodes fetch, one after the other; both have a backlog, and node 1 looks first.
+
+    A node that is not able to fetch only takes its place in the line, at the beginning.
+    """
+    demand, fetched, now = Demand(lambda: 1, Leases()), list[int](), 0.0
+    for node in {1, 2} - able:
+        demand.wanted(node, 2, now)
+    while len(fetched) < count:
+        before = len(fetched)
+        for node in sorted(able):
+            asks, at = demand.wanted(node, 2, now)
+            if at <= now:
+                fetched.append(node)
+                demand.note_fetch(node, asks)
+        if len(fetched) > before:
+            demand.note_answer(fetched[-1], 1, FETCH_S)
+        now += 0.01
+        assert now < 1.0
+    return fetched
+
+
+def test_nodes_with_backlogs_take_turns() -> None:
+    assert one_place_for_two_nodes(6) == [1, 2, 1, 2, 1, 2]
+
+
+def test_a_node_that_does_not_fetch_loses_its_turn() -> None:
+    assert one_place_for_two_nodes(6, able=frozenset({1})) == [1] * 6
+
+
+def test_the_turn_of_another_node_is_awaited_only_briefly() -> None:
+    demand = Demand(lambda: 1, Leases())
+    demand.wanted(2, 2, 0.0)
+    assert demand.wanted(1, 2, 0.0) == (1, TURN_S)
+    demand.note_fetch(1, 1)
+    demand.note_answer(1, 1, FETCH_S)
+    assert demand.wanted(1, 2, 0.1) == (1, 0.1)

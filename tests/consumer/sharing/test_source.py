@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from aiokafka_lite.consumer.sharing.demand import TURN_S
 from aiokafka_lite.consumer.sharing.leases import AckType, LeaseState, RecordLease
 from aiokafka_lite.errors import (
     BrokerResponseError,
@@ -457,3 +458,39 @@ async def test_nodes_share_the_demand() -> None:
         await made.sent()
         asked = [each.request.max_records for each in made.cluster.pool.sent]
         assert sum(asked) <= 10 + len(asked)
+
+
+# --- Several nodes ----------------------------------------------------------------------------
+async def test_nodes_with_backlogs_take_turns_for_one_record_at_a_time() -> None:
+    async with scene({0: 1, 1: 2}, free=1) as made:
+        nodes = list[int]()
+        while len(nodes) < 6:
+            sent = await made.sent()
+            if isinstance(sent.request, Acknowledge):
+                sent.answer()
+                continue
+            offset = len(nodes)
+            nodes.append(sent.node_id)
+            sent.answer(acquired((offset, offset), number=sent.node_id - 1))
+            await made.settle_down()
+            accept(made, made.take())
+            made.leasing.wanted()
+        assert nodes == [1, 2] * 3
+
+
+async def test_a_node_whose_fetches_fail_delays_no_other() -> None:
+    async with scene({0: 1, 1: 2}, free=1) as made:
+        loop, times = asyncio.get_running_loop(), list[float]()
+        while len(times) < 20:
+            sent = await made.sent()
+            if sent.node_id == 2:
+                sent.answer(error_code=ShareSessionNotFoundError.errno)
+            elif isinstance(sent.request, Acknowledge):
+                sent.answer()
+            else:
+                times.append(loop.time())
+                sent.answer(acquired((len(times), len(times))))
+                await made.settle_down()
+                accept(made, made.take())
+                made.leasing.wanted()
+        assert times[-1] - times[0] < 10 * TURN_S
