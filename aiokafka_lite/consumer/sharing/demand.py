@@ -73,6 +73,10 @@ class Demand:
         self._rate = self._rate_now(now) + count / RATE_S
         self._rate_at = now
 
+    def read_nothing_ahead(self) -> None:
+        """Forget the rate, because the use of records ends."""
+        self._rate = 0.0
+
     def excess(self, now: float) -> float:
         """Return how many records more than wanted do not wait for long."""
         return self._rate_now(now) * EXCESS_S

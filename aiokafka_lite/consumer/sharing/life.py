@@ -31,8 +31,6 @@ from aiokafka_lite.events import LeaseLost, OffsetRange
 if TYPE_CHECKING:
     from aiokafka_lite.consumer.membership.heartbeat_thread import OpenCluster
 
-# More than wait at any time.
-ALL: Final = 1 << 30
 # The handlers' part of the time to stop. The rest is for acknowledgements and the group.
 WORK_SHARE: Final = 0.8
 
@@ -135,9 +133,9 @@ class ShareEngine(ConsumerLife["ShareParts"]):
             raise error.with_traceback(None)
 
     def release_waiting(self) -> None:
-        """Let other members have the records that wait here."""
-        for each in self.leasing.take_nowait(ALL):
-            self.settle(each, AckType.RELEASE)
+        """Let other members have the records that wait here, or come while none is wanted."""
+        if self.current is not None and self.current.leasing is not None:
+            self.current.leasing.release_waiting()
 
     def settle(self, taken: LeasedRecords, ack_type: AckType) -> None:
         parts = self.parts

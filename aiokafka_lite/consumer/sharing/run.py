@@ -205,6 +205,7 @@ class ShareRun:
         finally:
             self._release(self._jobs.values())
             engine.use_for(before)
+            engine.release_waiting()
 
     async def run(self) -> None:
         self._runner = asyncio.current_task()
@@ -249,6 +250,7 @@ class ShareRun:
         self._stoppers.update(each for each in self._running.values() if each is task)
         self._release([job for job in self._jobs.values() if job not in self._running])
         self._ready.clear()
+        self._engine.release_waiting()
         self._returned.set()
         try:
             await self._wait_while(self._is_at_work, until)

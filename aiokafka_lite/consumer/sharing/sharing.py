@@ -84,7 +84,7 @@ class Leasing:
         self.settings, self.cluster, self.scope, self.rng = settings, cluster, scope, rng
         self.open_cluster = open_cluster
         self.topics = frozenset(topics)
-        self._on_ready, self.surface = on_ready, on_error
+        self.want, self._on_ready, self.surface = want, on_ready, on_error
         self._loop = asyncio.get_running_loop()
         self.lock_s = FIRST_LOCK_S
         self.leases = Leases(on_lost)
@@ -227,6 +227,13 @@ class Leasing:
     def take_nowait(self, most: int) -> list[LeasedRecords]:
         """Return at most so many records, without waiting. The application has them from now on."""
         return self.leases.take(most)
+
+    def release_waiting(self) -> None:
+        """Release what waits, and what fetches in flight bring while nothing is wanted."""
+        self.leases.release_waiting()
+        self.demand.read_nothing_ahead()
+        for source in self._sources.values():
+            source.leave()
 
     def put_back(self, taken: Sequence[LeasedRecords]) -> None:
         """Let records wait again, before all others: the read that has taken them was cancelled."""

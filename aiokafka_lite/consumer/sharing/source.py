@@ -137,6 +137,8 @@ class ShareSource:
         # Why all is to be given up, and the session closed.
         self._dropped: str | None = None
         self._is_closing = False
+        # What the fetch in flight brings is released, unless it is wanted.
+        self._is_left = False
         # Renewals of the heartbeat thread that the loop has not taken over, oldest first.
         self._by_thread: list[SentByThread] = []
 
@@ -154,6 +156,11 @@ class ShareSource:
         """End the session, because the group has removed the member. The leases are lost."""
         self._dropped = reason
         self._leases.lose_node(self.node_id, reason)
+        self._wake.set()
+
+    def leave(self) -> None:
+        """Release what the fetch in flight brings, because its use ends, unless it is wanted."""
+        self._is_left = True
         self._wake.set()
 
     def close(self) -> None:
@@ -250,6 +257,7 @@ class ShareSource:
             is_exact=is_exact,
         )
         self._unsent_since = None
+        self._is_left = False
         self._demand.note_fetch(self.node_id, count)
         self._leasing.share_demand()
         acquired_count = 0
@@ -362,7 +370,8 @@ class ShareSource:
         if count:
             self._acquired_at = self._loop.time()
             self._excess = max(offset_count - asked, (self._excess or 0.0) * EXCESS_MEMORY, 0.0)
-        if self._is_closing or self._dropped is not None:
+        is_left = self._is_left and self._leasing.want() <= 0
+        if self._is_closing or self._dropped is not None or is_left:
             self._leases.release_waiting()
         self._leasing.acquired(count)
         return count

@@ -66,6 +66,14 @@ def test_whole_batches_may_add_what_begins_soon() -> None:
     assert demand.excess(6.0) < 1
 
 
+def test_nothing_is_read_ahead_after_the_end_of_a_use() -> None:
+    demand = Demand(lambda: 0, Leases())
+    demand.note_settled(10_000, 0.0)
+    assert demand.wanted(1, 1, 0.0)[0] > 0
+    demand.read_nothing_ahead()
+    assert demand.wanted(1, 1, 0.0)[0] == 0
+
+
 def one_place_for_two_nodes(count: int, *, able: frozenset[int] = frozenset({1, 2})) -> list[int]:
     """Return which nodes fetch, one after the other; both have a backlog, and node 1 looks first.
 

@@ -137,6 +137,25 @@ async def test_without_dead_letters_the_error_ends_run_and_the_record_is_release
         assert record.delivery_count == 2
 
 
+async def test_an_error_of_run_releases_the_records_that_wait(kafka: KafkaHandle) -> None:
+    topic, group = await kafka.create_topic(), await new_group(kafka)
+    async with (
+        timeout(PATIENCE_S),
+        member(kafka, topic, group, fetch_max_wait_ms=10_000) as consumer,
+    ):
+        await until(lambda: bool(consumer.assignment()))
+        reading = asyncio.create_task(consumer.getmany(max_records=5, timeout_ms=None))
+        await asyncio.sleep(0.2)
+        reading.cancel()
+        await asyncio.wait([reading])
+        await kafka.produce(topic, 0, rows(0, 5))
+        await until(lambda: consumer.health().held == 5)
+        with pytest.raises(ConnectionError):
+            await consumer.run(Seen().fail, concurrency=1, stop_on=())
+        await until(lambda: consumer.metrics()["leases_released_total"] == 5)
+        assert consumer.health().held == 0
+
+
 async def test_bad_values_are_dead_letters_with_their_bytes(kafka: KafkaHandle) -> None:
     topic, group = await kafka.create_topic(), await new_group(kafka)
     await kafka.produce(topic, 0, [(None, b"1"), (None, b"x"), (None, b"3")])

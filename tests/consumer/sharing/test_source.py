@@ -452,6 +452,25 @@ async def test_unassigned_partition_is_settled_without_a_fetch() -> None:
         assert sent.acknowledged == [(0, 1, ACCEPT)]
 
 
+async def test_what_a_fetch_brings_after_its_use_has_ended_is_released_unless_wanted() -> None:
+    async with scene() as made:
+        sent = await made.sent()
+        made.free = 0
+        made.leasing.release_waiting()
+        sent.answer(acquired((0, 4)))
+        released = await made.sent()
+        assert released.acknowledged == [(0, 4, RELEASE)]
+        released.answer()
+        assert made.leasing.leases.held_count == 0
+        made.free = 5
+        made.leasing.wanted()
+        sent = await made.sent()
+        made.leasing.release_waiting()
+        sent.answer(acquired((5, 9)))
+        await made.settle_down()
+        assert [lease.offset for lease in made.take()] == list(range(5, 10))
+
+
 # --- Several nodes ----------------------------------------------------------------------------
 async def test_nodes_share_the_demand() -> None:
     async with scene({0: 1, 1: 2}, free=10) as made:
@@ -460,7 +479,6 @@ async def test_nodes_share_the_demand() -> None:
         assert sum(asked) <= 10 + len(asked)
 
 
-# --- Several nodes ----------------------------------------------------------------------------
 async def test_nodes_with_backlogs_take_turns_for_one_record_at_a_time() -> None:
     async with scene({0: 1, 1: 2}, free=1) as made:
         nodes = list[int]()
