@@ -280,9 +280,9 @@ class AIOKafkaShareConsumer(Generic[KT, VT]):
         At most `concurrency` handlers run, 1,000 more records wait for retries and dead letters,
         and only as many records are leased.
 
-        If `stop` or a cancellation ends `run`, running handlers have the time of `stop` before they
-        are cancelled, and the records that are left are released. The same holds for an error,
-        with ten seconds.
+        If `stop` ends `run`, running handlers have the time of `stop` before they are cancelled,
+        and ten seconds if an error ends it. If `run` is cancelled, they are cancelled at once. The
+        records that are left are released.
 
         Args:
             handler: As of `AIOKafkaConsumer.run`: a function of a record, async or plain, a typed
