@@ -131,6 +131,8 @@ class AIOKafkaShareConsumer(Generic[KT, VT]):
         """
         NUMBER.check("timeout", timeout)
         self._engine.owner.check()
+        if self._run is not None:
+            self._run.note_stopper()
         await self._engine.stop_as(timeout, is_clean=True)
 
     async def __aenter__(self) -> Self:

@@ -20,9 +20,9 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -138,6 +138,10 @@ class ShareWorker:
         self.job = job
 
 
+# Whose call this is. Tasks that the call starts inherit it, and may outlive the record.
+HANDLED: Final[ContextVar[LeasedJob]] = ContextVar("HANDLED")
+
+
 class ShareRun:
     """One call of `AIOKafkaShareConsumer.run`, as a use of the consumer's records."""
 
@@ -246,8 +250,6 @@ class ShareRun:
         self._is_finishing = True
         if self._feeder is not None:
             self._scope.cancel(self._feeder)
-        task = asyncio.current_task()
-        self._stoppers.update(each for each in self._running.values() if each is task)
         self._release([job for job in self._jobs.values() if job not in self._running])
         self._ready.clear()
         self._engine.release_waiting()
@@ -265,6 +267,13 @@ class ShareRun:
                 await self._wait_while(self._is_at_work, ends_at)
         finally:
             self._note_end(None)
+
+    def note_stopper(self) -> None:
+        """Note that a handler, or a task of its own, stops the consumer."""
+        job = HANDLED.get(None)
+        if job is not None and (task := self._running.get(job)) is not None:
+            self._stoppers.add(task)
+            self._returned.set()  # a stop that waits for this handler
 
     def _is_at_work(self) -> bool:
         return not self._stoppers.issuperset(self._running.values())
@@ -488,7 +497,11 @@ class ShareRun:
             except DeserializerUnavailableError as error:
                 raise error.__cause__ or error from None
             job.is_deserialised = True
-        await in_copy_of(self._context, self._handler(job.record), job.explain)
+        await self._in_context(job, self._handler(job.record))
+
+    def _in_context(self, job: LeasedJob, call: Awaitable[object]) -> Awaitable[object]:
+        self._context.run(HANDLED.set, job)  # for the copy
+        return in_copy_of(self._context, call, job.explain)
 
     def _failed(self, job: LeasedJob, error: BaseException, task: asyncio.Task[None]) -> None:
         if self._limit is not None:
@@ -538,7 +551,7 @@ class ShareRun:
         async with self._letter_slots:
             try:
                 call = letter(DeadRecord(job.record, error, job.attempts))
-                await in_copy_of(self._context, call, job.explain)
+                await self._in_context(job, call)
             except BaseException as failure:  # noqa: BLE001 -- kept, or raised
                 self._raise_unless_failed(failure, task)
                 self._attempts.letter_failed(job, failure)

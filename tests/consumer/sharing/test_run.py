@@ -227,6 +227,37 @@ async def test_a_handler_may_stop_the_consumer(kafka: KafkaHandle) -> None:
         assert ended == [True]
 
 
+async def test_a_task_of_a_handler_may_stop_the_consumer(kafka: KafkaHandle) -> None:
+    topic, group = await filled(kafka, 1), await new_group(kafka)
+    async with timeout(PATIENCE_S), member(kafka, topic, group) as consumer:
+        ended = list[bool]()
+
+        async def handle(record: Record) -> None:
+            await asyncio.create_task(consumer.stop())
+            ended.append(True)
+
+        await consumer.run(handle, stop_on=())
+        assert ended == [True]
+
+
+async def test_a_handler_may_stop_the_consumer_that_is_stopping(kafka: KafkaHandle) -> None:
+    topic, group = await filled(kafka, 1), await new_group(kafka)
+    begun, stopping, ended = asyncio.Event(), asyncio.Event(), list[bool]()
+    consumer = member(kafka, topic, group)
+
+    async def handle(record: Record) -> None:
+        begun.set()
+        await stopping.wait()
+        await consumer.stop()
+        ended.append(True)
+
+    async with running(consumer, handle):
+        await begun.wait()
+        asyncio.get_running_loop().call_later(0.2, stopping.set)
+        await consumer.stop()
+    assert ended == [True]
+
+
 async def test_a_cancelled_run_releases_its_records(kafka: KafkaHandle) -> None:
     topic, group = await filled(kafka, 2), await new_group(kafka)
     seen = Seen()
