@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from aiokafka_lite.errors import UnknownError
 from tests.broker.share.requests import ACCEPT, RELEASE, ShareGroup, produce, share_group
 from tests.support.cluster import KafkaHandle
 
@@ -26,9 +27,14 @@ async def test_records_are_acquired_once(group: ShareGroup) -> None:
 
 async def test_fetch_of_a_group_that_has_not_started_returns_nothing(group: ShareGroup) -> None:
     await produce(group, 1)
-    async with group.member() as member:
-        for _ in range(2):
+    for _ in range(2):
+        async with group.member() as member:
             got = await member.fetch()
+            # A real broker fails with -1 as long as its cache of share fetches lacks a new topic.
+            while got.error_code == UnknownError.errno and group.kafka.kind == "real":
+                await asyncio.sleep(0.05)
+                async with group.member() as again:
+                    got = await again.fetch()
             assert (got.ranges, got.records, got.error_code) == ([], b"", 0)
 
 
