@@ -19,7 +19,7 @@ from aiokafka_lite.protocol.fields import (
     string,
     uuid,
 )
-from aiokafka_lite.protocol.messages import share
+from aiokafka_lite.protocol.messages import group_members as members
 from aiokafka_lite.protocol.schema import Blob, RecordKey, Struct
 
 
@@ -244,7 +244,7 @@ class ShareGroupCurrentMemberAssignmentValue(Blob, versions="0", flexible="0+"):
     member_epoch: int = int32("0+")
     previous_member_epoch: int = int32("0+")
     state: int = int8("0+")
-    assigned_partitions: list[share.TopicPartitions] = array(share.TopicPartitions, "0+")
+    assigned_partitions: list[members.TopicPartitions] = array(members.TopicPartitions, "0+")
 
 
 ShareGroupKey = (

@@ -18,19 +18,11 @@ from aiokafka_lite.protocol.fields import (
     string,
     uuid,
 )
+from aiokafka_lite.protocol.messages.group_members import Assignment
 from aiokafka_lite.protocol.schema import Records, Request, Response, Struct
 
 
 # --- ShareGroupHeartbeat (key 76) -------------------------------------------------------------
-class TopicPartitions(Struct):
-    topic_id: bytes = uuid("0+")
-    partitions: list[int] = array(int32, "0+")
-
-
-class Assignment(Struct):
-    topic_partitions: list[TopicPartitions] = array(TopicPartitions, "0+")
-
-
 class ShareGroupHeartbeatResponse(Response):
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")

@@ -36,12 +36,11 @@ from aiokafka_lite.broker.groups.kip848.group import (
     ConsumerGroupMember,
     MemberTarget,
     Owned,
-    PartitionEpochs,
     ResolvedRegex,
     reconcile,
 )
 from aiokafka_lite.broker.groups.modern import group as modern
-from aiokafka_lite.broker.groups.modern.group import JOINING, MemberTimer
+from aiokafka_lite.broker.groups.modern.group import JOINING, MemberTimer, assignment_of
 from aiokafka_lite.broker.groups.modern.machine import GroupChange, ModernMachine
 from aiokafka_lite.errors import (
     FencedInstanceIdError,
@@ -60,13 +59,11 @@ from aiokafka_lite.protocol.messages.coordinator_records import (
     GroupMetadataValue,
 )
 from aiokafka_lite.protocol.messages.group_members import (
-    Assignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     TopicPartition,
-    TopicPartitions,
 )
 
 REGEX_REFRESH_AT_MOST_EVERY_MS: Final = 10_000
@@ -122,7 +119,7 @@ class ConsumerMachine(ModernMachine[ConsumerGroup, ConsumerGroupMember, Consumer
             member_id=member_id,
             member_epoch=updated.epoch,
             heartbeat_interval_ms=self.settings_of(change.group.group_id).heartbeat_interval_ms,
-            assignment=_assignment(updated.assigned) if is_new or _is_full(beat) else None,
+            assignment=assignment_of(updated.assigned) if is_new or _is_full(beat) else None,
         )
 
     def leave(
@@ -355,15 +352,6 @@ def _is_full(beat: ConsumerGroupHeartbeatRequest) -> bool:
 def _owned(beat: ConsumerGroupHeartbeatRequest) -> Owned:
     owned = beat.topic_partitions
     return None if owned is None else {item.topic_id: item.partitions for item in owned}
-
-
-def _assignment(assigned: PartitionEpochs) -> Assignment:
-    return Assignment(
-        topic_partitions=[
-            TopicPartitions(topic_id=topic_id, partitions=sorted(held))
-            for topic_id, held in assigned.items()
-        ]
-    )
 
 
 def preferred_assignor(members: Iterable[ConsumerGroupMember]) -> str:

@@ -16,6 +16,7 @@ from typing import ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from aiokafka_lite._compat import Self
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.protocol.messages import coordinator_records as stored
+from aiokafka_lite.protocol.messages import group_members
 
 # Epochs with a special meaning.
 JOINING: Final = 0
@@ -241,6 +242,16 @@ def topic_partitions(assignment: Assignment) -> list[stored.TopicPartition]:
         stored.TopicPartition(topic_id=topic_id, partitions=sorted(partitions))
         for topic_id, partitions in assignment.items()
     ]
+
+
+def assignment_of(assigned: Mapping[bytes, Collection[int]]) -> group_members.Assignment:
+    """Return a member's partitions as responses to heartbeats have them."""
+    return group_members.Assignment(
+        topic_partitions=[
+            group_members.TopicPartitions(topic_id=topic_id, partitions=sorted(held))
+            for topic_id, held in assigned.items()
+        ]
+    )
 
 
 def in_java_order(texts: Collection[str]) -> list[str]:

@@ -17,11 +17,10 @@ from aiokafka_lite.broker.groups.modern.group import (
     ModernGroup,
     ModernMember,
     RecordKinds,
+    assignment_of,
     in_java_order,
-    topic_partitions,
 )
 from aiokafka_lite.protocol.messages import coordinator_records as stored
-from aiokafka_lite.protocol.messages.share import TopicPartitions
 
 STABLE: Final = 0  # the only state of a member that Kafka stores
 
@@ -107,9 +106,6 @@ class ShareGroup(ModernGroup[ShareGroupMember]):
             member_epoch=member.epoch,
             previous_member_epoch=member.previous_epoch,
             state=STABLE,
-            assigned_partitions=[
-                TopicPartitions(topic_id=each.topic_id, partitions=each.partitions)
-                for each in topic_partitions(member.assigned)
-            ],
+            assigned_partitions=assignment_of(member.assigned).topic_partitions,
         )
         return self._record(self.kinds.current, value, member_id=member.member_id)

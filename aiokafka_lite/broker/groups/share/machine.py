@@ -13,17 +13,15 @@ from typing import Protocol, TypeAlias
 from aiokafka_lite.broker.configs import ShareGroupSettings
 from aiokafka_lite.broker.groups.classic.members import GroupClient
 from aiokafka_lite.broker.groups.modern.driver import ModernDriver, new_change
-from aiokafka_lite.broker.groups.modern.group import JOINING, LEAVING
+from aiokafka_lite.broker.groups.modern.group import JOINING, LEAVING, assignment_of
 from aiokafka_lite.broker.groups.modern.group import Assignment as Partitions
 from aiokafka_lite.broker.groups.modern.machine import GroupChange, ModernMachine
 from aiokafka_lite.broker.groups.share.assignor import ShareMemberSpec, assign
 from aiokafka_lite.broker.groups.share.group import ShareGroup, ShareGroupMember
 from aiokafka_lite.errors import FencedMemberEpochError, NonEmptyGroup
 from aiokafka_lite.protocol.messages.share import (
-    Assignment,
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
-    TopicPartitions,
 )
 
 ShareGroupChange: TypeAlias = GroupChange[ShareGroup]
@@ -66,7 +64,7 @@ class ShareMachine(ModernMachine[ShareGroup, ShareGroupMember, ShareGroupSetting
             member_id=member_id,
             member_epoch=updated.epoch,
             heartbeat_interval_ms=self.settings_of(group.group_id).heartbeat_interval_ms,
-            assignment=_assignment(updated.assigned) if is_new else None,
+            assignment=assignment_of(updated.assigned) if is_new else None,
         )
 
     def leave(
@@ -176,15 +174,6 @@ def _check_epoch(member: ShareGroupMember, epoch: int) -> None:
     raise FencedMemberEpochError(
         f"The share group member has a {what}. The member must abandon all its partitions and "
         f"rejoin."
-    )
-
-
-def _assignment(assigned: Partitions) -> Assignment:
-    return Assignment(
-        topic_partitions=[
-            TopicPartitions(topic_id=topic_id, partitions=sorted(held))
-            for topic_id, held in assigned.items()
-        ]
     )
 
 
