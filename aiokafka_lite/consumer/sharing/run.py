@@ -288,13 +288,11 @@ class ShareRun:
     def want(self) -> int:
         if self._is_finishing:
             return 0
-        breaker, is_new_there = (
-            self._attempts.breaker,
-            any(job.error is None for job in self._ready),
-        )
+        breaker = self._attempts.breaker
         if breaker is not None and not breaker.is_closed:
             # A new record shows whether all records fail. Otherwise a failed one is tried.
             is_wanted = breaker.is_suspicion or not self._jobs
+            is_new_there = any(job.error is None for job in self._ready)
             return int(is_wanted and breaker.may_probe(self._loop.time()) and not is_new_there)
         free = self._concurrency.value - self._handler_count - len(self._ready)
         left = self._concurrency.value + MOST_WAITING - len(self._jobs)
