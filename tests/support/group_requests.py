@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+import pytest
+
+from aiokafka_lite.broker import Broker
 from aiokafka_lite.protocol.codec import encode_versioned
 from aiokafka_lite.protocol.messages.configs import (
     AlterableConfig,
@@ -82,6 +86,24 @@ async def await_coordinator(kafka: KafkaHandle) -> None:
                     return
             await asyncio.sleep(0.05)
     raise TimeoutError("nobody coordinates groups")
+
+
+@asynccontextmanager
+async def embedded_or_real(
+    request: pytest.FixtureRequest,
+    until_ready: Callable[[KafkaHandle], Awaitable[None]] = await_coordinator,
+) -> AsyncIterator[KafkaHandle]:
+    """Run a fresh embedded broker, or use the run's real Kafka, as a fixture's parameter says."""
+    if request.param == "real":
+        handle = KafkaHandle("real", request.getfixturevalue("real_kafka"))
+        await until_ready(handle)
+        yield handle
+        return
+    async with Broker() as broker:
+        handle = KafkaHandle("embedded", broker.bootstrap_servers)
+        await until_ready(handle)
+        yield handle
+    assert broker.failure is None
 
 
 class GroupRequests:
