@@ -252,7 +252,7 @@ class ShareSource:
             self.partitions.values(),
             sent,
             max_records=count,
-            max_wait_ms=round(wait_s * 1000),
+            max_wait_ms=math.ceil(wait_s * 1000),  # 0 would be answered at once, again and again
             max_bytes=self._settings.fetch_max_bytes,
             is_exact=is_exact,
         )
@@ -347,6 +347,8 @@ class ShareSource:
         """Return how many records were acquired."""
         fetched = self._session.told
         self._leases.answered(sent, self._errors_of(sent, response))
+        # A lock that is over is known to be before its records are delivered again.
+        self._leases.expire(self.node_id, self._loop.time())
         lock_s = response.acquisition_lock_timeout_ms / 1000
         self._leasing.lock_s = lock_s or self._leasing.lock_s
         count, offset_count = 0, 0

@@ -32,6 +32,8 @@ from tests.support.cluster import KafkaHandle
 from tests.support.rows import rows
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.virtual_time_if_embedded
+
 QUICK = Retry(attempts=3, first_delay_ms=10, max_delay_ms=20)
 
 
@@ -116,7 +118,8 @@ async def test_dead_letters_have_the_record_and_its_group(kafka: KafkaHandle) ->
     topic, group = await filled(kafka, 1), await new_group(kafka)
     letters, letter_group = await kafka.create_topic(), await new_group(kafka)
     seen, consumer = Seen(), member(kafka, topic, group)
-    async with running(consumer, seen.fail, dead_letter=DeadLetters(letters)):
+    settings: dict[str, Any] = {"retry": QUICK, "breaker": None}
+    async with running(consumer, seen.fail, dead_letter=DeadLetters(letters), **settings):
         await until(lambda: consumer.metrics()["processing_dead_total"] == 1)
     async with timeout(PATIENCE_S), member(kafka, letters, letter_group) as reader:
         (letter,) = await take(reader, 1)
@@ -345,7 +348,8 @@ async def test_a_call_that_takes_too_long_fails(kafka: KafkaHandle) -> None:
         dead.append(each)
 
     consumer = member(kafka, topic, group)
-    async with running(consumer, Seen().block, timeout_s=0.1, dead_letter=bury):
+    settings: dict[str, Any] = {"timeout_s": 0.1, "breaker": None}
+    async with running(consumer, Seen().block, dead_letter=bury, **settings):
         await until(lambda: len(dead) == 1)
     assert isinstance(dead[0].error, TimeoutError)
     assert await left_in(kafka, topic, group) == {}
@@ -451,6 +455,7 @@ async def test_a_worker_handles_record_after_record_until_one_fails(kafka: Kafka
     assert len(set(tasks.values())) < 600
 
 
+@pytest.mark.real_time
 async def test_handlers_that_do_not_wait_leave_the_loop_to_others(kafka: KafkaHandle) -> None:
     topic, group = await filled(kafka, 300), await new_group(kafka)
     count, most, seen = 0, 0, 0
