@@ -24,15 +24,15 @@ LENGTH_S = "10"
 # How many seeds have how many virtual seconds: 2,000 in the short form. A seed of 5 has one fault,
 # one of 10 up to two, one of 60 up to ten. One of 10 takes 65 ms of a free core, one of 5 two
 # thirds of that, one of 60 four times as long.
-SEED_COUNTS = {"5": 950, "10": 30_000, "60": 1_000} if LONG else {"5": 950, "10": 1_000, "60": 50}
-SEEDS_OF_A_TEST = {"5": 950, "10": 500, "60": 50}
+SEED_COUNTS = {"5": 1_650, "10": 30_000 if LONG else 300, "60": 1_000 if LONG else 50}
+SEEDS_OF_A_TEST = {"5": 550, "10": 500, "60": 50}
 # Other tests share the cores.
 TIMEOUT_S = 290
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 10)
 DIGESTS = """
 from tests.simulation import campaign, course, plan
 campaign.prepare()
-for seed in range(1, 21):
+for seed in range(1, 9):
     print(course.run_plan(plan.draw(seed, 10.0)).digest)
 """
 
@@ -119,7 +119,7 @@ def test_runs_do_not_depend_on_hashes(implementation: str) -> None:
         run("-c", DIGESTS, PYTHONHASHSEED=hash_seed, AIOKAFKA_LITE_IMPL=implementation).stdout
         for hash_seed in ("0", "1")
     ]
-    assert len(set(digests[0].split())) == 20
+    assert len(set(digests[0].split())) == 8
     assert digests[0] == digests[1]
 
 

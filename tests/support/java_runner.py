@@ -23,6 +23,7 @@ CLASSES: Final = {
     "configs": "kafka.admin.ConfigCommand",
     "console-consumer": f"{TOOLS}.consumer.ConsoleConsumer",
     "console-producer": f"{TOOLS}.ConsoleProducer",
+    "console-share-consumer": f"{TOOLS}.consumer.ConsoleShareConsumer",
     "consumer-groups": f"{TOOLS}.consumer.group.ConsumerGroupCommand",
     "consumer-perf": f"{TOOLS}.ConsumerPerformance",
     "delete-records": f"{TOOLS}.DeleteRecordsCommand",

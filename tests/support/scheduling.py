@@ -52,6 +52,7 @@ SHARE_JAVA: Final = frozenset(
         "broker/groups/kip848/test_clients",
         "broker/groups/test_clients",
         "broker/security/test_clients",
+        "broker/share/test_clients",
         "broker/transactions/test_clients",
         "records/test_kafka_reads_us",
     )

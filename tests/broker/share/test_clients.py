@@ -10,7 +10,7 @@ from confluent_kafka import AcknowledgeType, ShareConsumer
 
 from tests.broker.share.requests import ShareGroup
 from tests.support.cluster import KafkaHandle
-from tests.support.java import JavaTools
+from tests.support.java_runner import JavaRunner
 
 COUNT = 500
 TIMEOUT_S = 60
@@ -76,18 +76,17 @@ async def test_confluent_kafka_reads_each_record_once(cluster: KafkaHandle, mode
 
 @pytest.mark.parametrize("option", ["", "--release"])
 async def test_javas_console_consumer_reads_each_record(
-    cluster: KafkaHandle, java_tools: JavaTools, option: str
+    cluster: KafkaHandle, java_runner: JavaRunner, option: str
 ) -> None:
     topic = await fill(cluster)
     group = await new_group(cluster, topic)
     # A record that is released is printed for each of its five deliveries.
     deliveries = 5 if option else 1
-    result = await java_tools.run(
-        "org.apache.kafka.tools.consumer.ConsoleShareConsumer",
-        "--bootstrap-server", cluster.bootstrap_servers, "--topic", topic,
-        "--group", group.group_id, "--max-messages", str(COUNT * deliveries),
+    result = await asyncio.to_thread(
+        java_runner.run,
+        "console-share-consumer", "--bootstrap-server", cluster.bootstrap_servers,
+        "--topic", topic, "--group", group.group_id, "--max-messages", str(COUNT * deliveries),
         "--timeout-ms", "30000", *([option] if option else []),
-        timeout_s=TIMEOUT_S,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     read = Counter(result.stdout.split())
@@ -95,25 +94,25 @@ async def test_javas_console_consumer_reads_each_record(
 
 
 async def test_javas_tool_describes_resets_and_deletes_offsets(
-    cluster: KafkaHandle, java_tools: JavaTools
+    cluster: KafkaHandle, java_runner: JavaRunner
 ) -> None:
     topic = await fill(cluster)
     group = await new_group(cluster, topic)
 
     async def tool(*arguments: str) -> str:
-        result = await java_tools.run(
-            "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
-            "--bootstrap-server", cluster.bootstrap_servers, "--group", group.group_id,
-            *arguments, timeout_s=TIMEOUT_S,
+        result = await asyncio.to_thread(
+            java_runner.run,
+            "share-groups", "--bootstrap-server", cluster.bootstrap_servers,
+            "--group", group.group_id, *arguments,
         )  # fmt: skip
         assert result.returncode == 0, result.stderr
         return result.stdout
 
-    result = await java_tools.run(
-        "org.apache.kafka.tools.consumer.ConsoleShareConsumer",
-        "--bootstrap-server", cluster.bootstrap_servers, "--topic", topic,
-        "--group", group.group_id, "--max-messages", str(COUNT), "--timeout-ms", "30000",
-        timeout_s=TIMEOUT_S,
+    result = await asyncio.to_thread(
+        java_runner.run,
+        "console-share-consumer", "--bootstrap-server", cluster.bootstrap_servers,
+        "--topic", topic, "--group", group.group_id, "--max-messages", str(COUNT),
+        "--timeout-ms", "30000",
     )  # fmt: skip
     assert len(result.stdout.split()) == COUNT, result.stderr
     lags = [line.split()[-1] for line in (await tool("--describe")).splitlines() if topic in line]
