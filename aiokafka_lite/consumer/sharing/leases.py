@@ -508,15 +508,6 @@ class Leases:
         """Whether locks of this node are held, or being settled."""
         return bool(self._ranges.get(node_id))
 
-    @property
-    def unsettled_count(self) -> int:
-        """Records that are held, or whose acknowledgement is not confirmed."""
-        return sum(
-            len(each.states) - each.states.count(SETTLED) - each.states.count(LOST)
-            for ranges in self._ranges.values()
-            for each in ranges
-        )
-
     def held_by_partition(self) -> Counter[TopicPartition]:
         found = Counter[TopicPartition]()
         for ranges in self._ranges.values():

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from aiokafka_lite._tasks import Event
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
 from aiokafka_lite.consumer.membership.kip848.member import MemberState
@@ -96,8 +95,6 @@ class Leasing:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         # By topic id and number.
         self._partitions: dict[tuple[bytes, int], SharePartition] = {}
-        # Pulsed by every answer to acknowledgements.
-        self._progress = Event()
         self._is_closing = False
 
     @property
@@ -209,10 +206,6 @@ class Leasing:
         if count:
             self._on_ready()
 
-    def answered(self) -> None:
-        self._progress.pulse()
-        self.share_demand()
-
     def share_demand(self) -> None:
         """Look whether it is another node's turn."""
         if len(self._sources) > 1:
@@ -272,16 +265,6 @@ class Leasing:
         now = self._loop.time()
         self.demand.note_settled(count, now)
         self._sources[lease_range.partition.node_id].settled(now)
-
-    async def flush(self, until: float) -> bool:
-        """Wait until every settled record has the broker's answer. Return whether it was in time.
-
-        The answer may be a loss: then `on_lost` was called.
-        """
-        while self.leases.unsettled_count > self.leases.held_count:
-            if not await self._progress.wait(until):
-                return False
-        return True
 
     # --- End ------------------------------------------------------------------------------
     async def close(self, until: float) -> None:

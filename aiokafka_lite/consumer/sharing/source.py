@@ -19,6 +19,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from aiokafka_lite._tasks import Event
@@ -187,8 +188,11 @@ class ShareSource:
                     await self._end_session()
                     return
                 due_at = self._due_at(now)
-                if due_at <= now and await self._connect():
-                    await self._send(now)
+                try:
+                    if due_at <= now and await self._connect():
+                        await self._send(now)
+                except KafkaError as error:
+                    self._lose_session(error)
             if due_at > now:
                 await self._wake.wait(None if due_at == math.inf else due_at)
 
@@ -228,10 +232,7 @@ class ShareSource:
         pool = self._cluster.pool
         connection = pool.ready_connection(self.node_id, Lane.FETCH)
         if connection is None:
-            try:
-                await pool.connect(self.node_id, Lane.FETCH)
-            except KafkaError as error:
-                self._lose_session(error)
+            await pool.connect(self.node_id, Lane.FETCH)
             return False
         if connection is not self._connection:
             if self._connection is not None:
@@ -263,12 +264,11 @@ class ShareSource:
         acquired_count = 0
         try:
             response = await self._answer(request, wait_s + ANSWER_S, sent)
-            if response is not None:
-                acquired_count = await self._take_over(response, sent, count, asked_at)
+            acquired_count = await self._take_over(response, sent, count, asked_at)
         finally:
             took_s = self._loop.time() - asked_at
             self._demand.note_answer(self.node_id, acquired_count, took_s)
-            self._leasing.answered()
+            self._leasing.share_demand()
 
     def _wait_s(self, now: float) -> float:
         wait_s = self._settings.fetch_max_wait_s
@@ -287,27 +287,26 @@ class ShareSource:
         if not renews:
             self._unsent_since = None
         response = await self._answer(request, ANSWER_S, {} if renews else sent)
-        if response is not None:
-            errors = self._errors_of(sent, response)
-            if renews:
-                lock_s = response.acquisition_lock_timeout_ms / 1000
-                self.renewed(sent, errors, lock_s, asked_at)
-            else:
-                self._leases.answered(sent, errors)
-        self._leasing.answered()
+        errors = self._errors_of(sent, response)
+        if renews:
+            lock_s = response.acquisition_lock_timeout_ms / 1000
+            self.renewed(sent, errors, lock_s, asked_at)
+        else:
+            self._leases.answered(sent, errors)
 
     async def _end_session(self) -> None:
         """Close the session, so that the broker releases what is left of it."""
         if self._session.is_open and self._connection is not None:
             request = self._session.acknowledge({}, is_last=True)
-            await self._answer(request, ANSWER_S, {})
+            with suppress(KafkaError):  # its locks end with the connection, or by themselves
+                await self._answer(request, ANSWER_S, {})
         self._session.reset()
         self._leases.lose_node(self.node_id, "the share session was closed")
 
     async def _answer(
         self, request: Request[AnswerT], timeout_s: float, sent: Acknowledgements
-    ) -> AnswerT | None:
-        """Send a request and return the answer. None: the session, and all leases, are lost."""
+    ) -> AnswerT:
+        """Send a request and return the answer. An error ends the session, and all leases."""
         assert self._connection is not None  # noqa: S101 -- `_connect` has set it
         try:
             response = await self._connection.request(request, timeout_s=timeout_s)
@@ -316,24 +315,29 @@ class ShareSource:
                 raise kind(response.error_message or kind.description)
         except KafkaError as error:
             self._leases.failed(sent, f"it is unknown whether it was acknowledged: {error}")
-            self._lose_session(error)
-            self._leasing.surface_if_permanent(error)
-            return None
+            raise
         self._backoff.reset()
         return response
 
     def _lose_session(self, error: KafkaError) -> None:
+        """Begin another session later, and let the broker release the locks of this one now."""
+        connection, self._connection = self._connection, None
+        # A refused first fetch has locked nothing.
+        may_lock = self._session.epoch > 1 or not isinstance(error, BrokerResponseError)
+        if connection is not None and may_lock:
+            connection.close()
         self._session.reset()
         self._session_number += 1
-        self._connection = None
         self._leases.lose_node(self.node_id, str(error))
         self._back_off(error)
-        if not isinstance(error, BrokerResponseError):
+        if isinstance(error, BrokerResponseError):
+            self._leasing.surface_if_permanent(error)
+        else:
             self._cluster.invalidate()
 
     def _back_off(self, error: KafkaError) -> None:
         now = self._loop.time()
-        if isinstance(error, BrokerResponseError):
+        if not isinstance(error, KafkaConnectionError):  # which the pool reports
             self.failure = error, now if self.failure is None else self.failure[1]
         self._not_before = now + self._backoff.next_delay_s()
         if (ending := self._log_limit.let_in(type(error), now)) is not None:

@@ -107,6 +107,10 @@ class ScriptedConnection:
         self._pool.arrived.pulse()
         return await sent.done
 
+    def close(self) -> None:
+        if self.error is None:
+            self.cut()
+
     def cut(self) -> None:
         self.error = KafkaConnectionError("cut")
         self.closed.set_result(self.error)

@@ -11,7 +11,14 @@ import pytest
 
 from aiokafka_lite import AIOKafkaProducer
 from aiokafka_lite.client.lanes import Lane
-from aiokafka_lite.consumer.sharing.leases import AckType, LeaseState, RecordLease
+from aiokafka_lite.consumer.sharing.leases import (
+    HELD,
+    LOST,
+    SETTLED,
+    AckType,
+    LeaseState,
+    RecordLease,
+)
 from aiokafka_lite.protocol.messages.configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -88,7 +95,17 @@ def accept(member: Member, leases: Iterable[RecordLease]) -> None:
 
 
 async def flush(member: Member) -> None:
-    assert await member.leasing.flush(asyncio.get_running_loop().time() + 10)
+    """Wait until the broker has answered every acknowledgement."""
+    leases, nodes = member.leasing.leases, member.cluster.view.nodes
+    await until(
+        lambda: (
+            not any(
+                each.states.strip(HELD + SETTLED + LOST)
+                for node_id in nodes
+                for each in leases.ranges(node_id)
+            )
+        )
+    )
 
 
 async def test_first_record_does_not_wait_for_the_brokers_interval(group: Group) -> None:

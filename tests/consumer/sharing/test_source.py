@@ -17,6 +17,7 @@ from aiokafka_lite.errors import (
     GroupAuthorizationFailedError,
     InvalidRecordStateError,
     InvalidShareSessionEpochError,
+    KafkaProtocolError,
     NotLeaderForPartitionError,
     ShareSessionLimitReachedError,
     ShareSessionNotFoundError,
@@ -84,21 +85,36 @@ async def test_refused_session_fails_pending_acknowledgements_and_opens_another(
     async with scene(free=20) as made:
         leases = await made.acquire((0, 9))
         accept(made, leases[:3])
+        connection = made.cluster.pool.connections[1]
         (await made.sent()).answer(error_code=error.errno)
         again = await made.sent()
         assert (again.epoch, again.acknowledged) == (0, [])
         assert again.request.topics
+        assert connection.error is not None  # so that the broker releases its locks
         assert made.lost_offsets == list(range(10))
         assert {lease.state for lease in leases} == {LeaseState.LOST}
 
 
-async def test_failures_are_retried_with_pauses() -> None:
+async def test_answer_that_breaks_the_protocol_ends_the_session() -> None:
+    async with scene() as made:
+        sent = await made.sent()
+        connection = made.cluster.pool.connections[1]
+        sent.answer(acquired((5, 3), offsets=[5]))
+        assert (await made.sent()).epoch == 0
+        assert connection.error is not None
+        (source,) = made.leasing.copy_sources()
+        assert source.failure is not None
+        assert isinstance(source.failure[0], KafkaProtocolError)
+
+
+async def test_failures_are_retried_with_pauses_on_one_connection() -> None:
     async with scene() as made:
         loop, times = asyncio.get_running_loop(), list[float]()
         for _ in range(4):
             sent = await made.sent()
             times.append(loop.time())
             sent.answer(error_code=ShareSessionNotFoundError.errno)
+            assert made.cluster.pool.connections[1].error is None  # nothing was locked
         assert times[1] - times[0] > 0.05
         assert times[3] - times[2] > times[1] - times[0]
 
