@@ -181,11 +181,8 @@ class DecoderSource(SourceWriter):
     def read_struct(self, cls: type[Struct], path: str) -> str:
         """Write the decoding of a struct; return the variable that holds it."""
         target = self.fresh("o")
-        made = cls.read_as or cls
-        self.line(f"{target} = new({self.constant(made.__name__, made)})")
-        own = {field.name for field in cls.schema}
-        newer = [field for field in made.schema if field.name not in own]
-        for field in (*absent(cls, self.version), *newer):
+        self.line(f"{target} = new({self.constant(cls.__name__, cls)})")
+        for field in absent(cls, self.version):
             self.set_default(field, target)
         for field in present(cls, self.version):
             self.read_field(field, target, path)

@@ -85,13 +85,9 @@ def _repr_value(field: Field, value: object) -> str:
 
 @dataclass_transform(kw_only_default=True)
 class Struct(metaclass=_StructType):
-    """Base of all declarations: slotted, mutable, equal by value.
-
-    An older struct may be decoded as a newer one that has its fields (`read_as`).
-    """
+    """Base of all declarations: slotted, mutable, equal by value."""
 
     schema: ClassVar[tuple[Field, ...]] = ()
-    read_as: ClassVar[type[Struct] | None] = None
 
     if not TYPE_CHECKING:
 

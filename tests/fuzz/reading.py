@@ -76,7 +76,6 @@ def _reader(cls: type[Struct], version: int, is_flexible: bool) -> Read:
         for field in fields
         if field.tag is not None
     }
-    made = cls.read_as or cls
 
     def read(content: bytes, pos: int) -> tuple[object, int]:
         values = {}
@@ -85,7 +84,7 @@ def _reader(cls: type[Struct], version: int, is_flexible: bool) -> Read:
         if is_flexible:
             found, pos = _tagged(content, pos, tagged)
             values.update(found)
-        return made(**values), pos
+        return cls(**values), pos
 
     return read
 

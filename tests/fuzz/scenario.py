@@ -407,7 +407,7 @@ async def transact(ask: Ask, t: str) -> None:
         producer_id=producer_id,
         producer_epoch=epoch,
         transaction_result=True,
-        topics=[transactions.WritableTxnMarkerTopic(name=t, partition_indexes=[0])],
+        topics=[transactions.TopicRequest(name=t, partition_indexes=[0])],
     )
     await ask(transactions.WriteTxnMarkersRequest(markers=[marker]))
 

@@ -19,9 +19,11 @@ from aiokafka_lite.producing.config import ProducerConfig
 from aiokafka_lite.producing.partition_queue import CurrentIdentity, PartitionQueue
 from aiokafka_lite.producing.sender import BatchSender
 from aiokafka_lite.protocol.framing import decode_request
+from aiokafka_lite.protocol.messages.fetch import (
+    LeaderIdAndEpoch,
+)
 from aiokafka_lite.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
-    LeaderIdAndEpoch,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,

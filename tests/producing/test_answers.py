@@ -10,10 +10,12 @@ import pytest
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.errors import IncompatibleBrokerVersion, NotLeaderForPartitionError
 from aiokafka_lite.producing.partition_queue import MAX_IN_FLIGHT
-from aiokafka_lite.protocol.messages.metadata import ApiVersionsRequest
-from aiokafka_lite.protocol.messages.produce import (
+from aiokafka_lite.protocol.messages.fetch import (
     LeaderIdAndEpoch,
     NodeEndpoint,
+)
+from aiokafka_lite.protocol.messages.metadata import ApiVersionsRequest
+from aiokafka_lite.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,

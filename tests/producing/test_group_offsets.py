@@ -14,9 +14,9 @@ from aiokafka_lite.errors import (
     NoError,
 )
 from aiokafka_lite.producing.group_offsets import OffsetsOfGroup, are_known, raise_refusal
+from aiokafka_lite.protocol.messages.offsets import PartitionErrorCode
 from aiokafka_lite.protocol.messages.transactions import (
     TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID
@@ -44,7 +44,7 @@ class Delivery(OffsetsOfGroup):
 def answer(*codes: int, name: str = "t") -> TxnOffsetCommitResponse:
     """Return a response with an error code for each partition of a topic."""
     partitions = [
-        TxnOffsetCommitResponsePartition(partition_index=index, error_code=code)
+        PartitionErrorCode(partition_index=index, error_code=code)
         for index, code in enumerate(codes)
     ]
     topic = TxnOffsetCommitResponseTopic(name=name, partitions=partitions)

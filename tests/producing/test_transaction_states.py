@@ -46,6 +46,7 @@ from aiokafka_lite.producing.config import ProducerConfig
 from aiokafka_lite.producing.group_offsets import OffsetsOfGroup
 from aiokafka_lite.producing.transactions import Transactions, TransactionStage
 from aiokafka_lite.protocol.framing import decode_request, encode_request
+from aiokafka_lite.protocol.messages.offsets import PartitionErrorCode
 from aiokafka_lite.protocol.messages.transactions import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnPartitionResult,
@@ -59,7 +60,6 @@ from aiokafka_lite.protocol.messages.transactions import (
     InitProducerIdResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
 from aiokafka_lite.protocol.prepared import AnyRequest, PreparedRequest
@@ -170,7 +170,7 @@ class Coordinated(Line):
             result = AddPartitionsToTxnResult(topic_results=topics)
             return AddPartitionsToTxnResponse(results_by_transaction=[result])
         if isinstance(request, TxnOffsetCommitRequest):
-            partition = TxnOffsetCommitResponsePartition(partition_index=0, error_code=code)
+            partition = PartitionErrorCode(partition_index=0, error_code=code)
             topic = TxnOffsetCommitResponseTopic(name="t", partitions=[partition])
             return TxnOffsetCommitResponse(topics=[topic])
         if isinstance(request, EndTxnRequest):

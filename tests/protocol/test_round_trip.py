@@ -31,7 +31,7 @@ from aiokafka_lite.protocol.messages.offsets import (
     ListOffsetsTopic,
     OffsetCommitRequest,
     OffsetFetchRequest,
-    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
 )
 from aiokafka_lite.protocol.registry import REQUESTS
 from aiokafka_lite.protocol.schema import Message
@@ -84,7 +84,7 @@ def test_large_message_takes_many_steps() -> None:
 
 
 def test_an_array_of_numbers_ends_a_step() -> None:
-    topic = OffsetFetchRequestTopic(name="t", partition_indexes=list(range(1_000)))
+    topic = OffsetFetchRequestTopics(name="t", partition_indexes=list(range(1_000)))
     request = OffsetFetchRequest(topics=[topic] * 3)
     parts: list[Part] = []
     assert len(list(codec.encoder_in_steps(OffsetFetchRequest, 7)(request, parts.append))) == 3

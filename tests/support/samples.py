@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from hypothesis import strategies as st
 
@@ -107,8 +107,7 @@ def _filled(cls: type[S], version: int, has_nulls: bool, numbers: Iterator[int])
         for field in cls.schema
         if field.versions.covers(version)
     }
-    make = cast("Callable[..., S]", cls.read_as or cls)
-    return make(**values)
+    return cls(**values)
 
 
 def _filled_value(wire: Wire, version: int, has_nulls: bool, numbers: Iterator[int]) -> object:
@@ -145,8 +144,7 @@ _SIZED = {
 def any_message(cls: type[S], version: int) -> st.SearchStrategy[S]:
     """Make a strategy for what `version` of a struct can carry."""
     fields = [field for field in cls.schema if field.versions.covers(version)]
-    make = cast("Callable[..., S]", cls.read_as or cls)
-    return st.builds(make, **{field.name: _any_value(field, version) for field in fields})
+    return st.builds(cls, **{field.name: _any_value(field, version) for field in fields})
 
 
 def _any_value(field: Field, version: int) -> st.SearchStrategy[object]:

@@ -53,13 +53,13 @@ from aiokafka_lite.protocol.messages.metadata import (
 from aiokafka_lite.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
-    OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
+    PartitionErrorCode,
 )
 from aiokafka_lite.protocol.schema import ZERO_UUID, Message, Response
 from tests.support.frames import request_in
@@ -384,9 +384,7 @@ def commit_answer(request: OffsetCommitRequest, error_code: int = 0) -> OffsetCo
                 name=topic.name,
                 topic_id=topic.topic_id,
                 partitions=[
-                    OffsetCommitResponsePartition(
-                        partition_index=entry.partition_index, error_code=error_code
-                    )
+                    PartitionErrorCode(partition_index=entry.partition_index, error_code=error_code)
                     for entry in topic.partitions
                 ],
             )

@@ -48,6 +48,10 @@ from aiokafka_lite.errors import (
     UnsupportedCodecError,
     UnsupportedVersionError,
 )
+from aiokafka_lite.protocol.messages.fetch import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+)
 from aiokafka_lite.protocol.messages.offsets import (
     EpochEndOffset,
     ListOffsetsPartition,
@@ -59,8 +63,6 @@ from aiokafka_lite.protocol.messages.offsets import (
     OffsetForLeaderTopic,
 )
 from aiokafka_lite.protocol.messages.produce import (
-    LeaderIdAndEpoch,
-    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,

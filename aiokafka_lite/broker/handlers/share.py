@@ -46,10 +46,12 @@ from aiokafka_lite.errors import (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
+from aiokafka_lite.protocol.messages.fetch import (
+    NodeEndpoint,
+)
 from aiokafka_lite.protocol.messages.share import (
     AcknowledgementBatch,
     AcquiredRecords,
-    NodeEndpoint,
     PartitionData,
     ShareFetchableTopicResponse,
     ShareFetchRequest,

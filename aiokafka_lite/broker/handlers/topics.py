@@ -358,9 +358,6 @@ _TABLES: Final[Mapping[ResourceType, Mapping[str, ConfigDef]]] = {
 
 AnyConfig: TypeAlias = replacing.AlterableConfig | incremental.AlterableConfig
 AnyResource: TypeAlias = replacing.AlterConfigsResource | incremental.AlterConfigsResource
-AlterResult: TypeAlias = (
-    replacing.AlterConfigsResourceResponse | incremental.AlterConfigsResourceResponse
-)
 AlterRequest: TypeAlias = replacing.AlterConfigsRequest | incremental.IncrementalAlterConfigsRequest
 
 
@@ -386,7 +383,7 @@ def _alter(
     ctx: RequestContext,
     request: AlterRequest,
     asked: AnyResource,
-    result: AlterResult,
+    result: incremental.AlterConfigsResourceResponse,
     *,
     times: Counter[tuple[int, str]],
 ) -> None:

@@ -33,6 +33,7 @@ from aiokafka_lite.protocol.messages.list_transactions import (
     ListTransactionsResponse,
 )
 from aiokafka_lite.protocol.messages.list_transactions import TransactionState as ListedTransaction
+from aiokafka_lite.protocol.messages.offsets import PartitionErrorCode
 from aiokafka_lite.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -50,8 +51,6 @@ from aiokafka_lite.protocol.messages.transactions import (
     TopicRequest,
     TransactionState,
     WritableTxnMarker,
-    WritableTxnMarkerPartitionResult,
-    WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
 from aiokafka_lite.structs import TopicPartition
@@ -261,9 +260,9 @@ def write_txn_marker(
     ctx: RequestContext,
     request: WriteTxnMarkersRequest,
     marker: WritableTxnMarker,
-    topic: WritableTxnMarkerTopic,
+    topic: TopicRequest,
     index: int,
-    answer: WritableTxnMarkerPartitionResult,
+    answer: PartitionErrorCode,
 ) -> None:
     """Administrators end hanging transactions with this. Coordinators here do not send it."""
     ctx.cluster.partition(topic.name, index).check_leader(ctx.node.id)

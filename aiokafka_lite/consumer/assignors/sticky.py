@@ -25,7 +25,8 @@ from aiokafka_lite.consumer.assignors.abstract import (
 )
 from aiokafka_lite.errors import KafkaProtocolError
 from aiokafka_lite.protocol.codec import decode, encode
-from aiokafka_lite.protocol.messages.group_members import PreviousShare, StickyUserData
+from aiokafka_lite.protocol.messages.group_members import StickyUserData
+from aiokafka_lite.protocol.messages.group_members import TopicPartition as PreviousShare
 from aiokafka_lite.structs import TopicPartition
 
 log = logging.getLogger(__name__)

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from aiokafka_lite.protocol.fields import array, boolean, int8, int16, int32, string
+from aiokafka_lite.protocol.fields import array, boolean, int8, int32, string
+from aiokafka_lite.protocol.messages.configs import AlterConfigsResourceResponse
 from aiokafka_lite.protocol.schema import Request, Response, Struct
-
-
-class AlterConfigsResourceResponse(Struct):
-    error_code: int = int16("0+")
-    error_message: str | None = string("0+", nullable="0+")
-    resource_type: int = int8("0+")
-    resource_name: str = string("0+")
 
 
 class AlterConfigsResponse(Response):

@@ -99,14 +99,11 @@ class ConsumerGroupMemberMetadataKey(RecordKey, record_type=5):
     member_id: str = string("0")
 
 
-class ClassicProtocol(Struct):
-    name: str = string("0+")
-    metadata: bytes = blob("0+")
-
-
 class ClassicMemberMetadata(Struct):
     session_timeout_ms: int = int32("0+")
-    supported_protocols: list[ClassicProtocol] = array(ClassicProtocol, "0+")
+    supported_protocols: list[members.JoinGroupRequestProtocol] = array(
+        members.JoinGroupRequestProtocol, "0+"
+    )
 
 
 class ConsumerGroupMemberMetadataValue(Blob, versions="0", flexible="0+"):
@@ -137,13 +134,8 @@ class ConsumerGroupTargetAssignmentMemberKey(RecordKey, record_type=7):
     member_id: str = string("0")
 
 
-class TopicPartition(Struct):
-    topic_id: bytes = uuid("0+")
-    partitions: list[int] = array(int32, "0+")
-
-
 class ConsumerGroupTargetAssignmentMemberValue(Blob, versions="0", flexible="0+"):
-    topic_partitions: list[TopicPartition] = array(TopicPartition, "0+")
+    topic_partitions: list[members.TopicPartitions] = array(members.TopicPartitions, "0+")
 
 
 class ConsumerGroupCurrentMemberAssignmentKey(RecordKey, record_type=8):

@@ -30,8 +30,8 @@ class EpochEndOffset(Struct):
 class LeaderIdAndEpoch(Struct):
     """The new leader, if another node was asked (KIP-951)."""
 
-    leader_id: int = int32("12+", default=-1)
-    leader_epoch: int = int32("12+", default=-1)  # KIP-320
+    leader_id: int = int32("0+", default=-1)
+    leader_epoch: int = int32("0+", default=-1)  # KIP-320
 
 
 class SnapshotId(Struct):
@@ -74,10 +74,10 @@ class FetchableTopicResponse(Struct):
 class NodeEndpoint(Struct):
     """The address of a new leader (KIP-951)."""
 
-    node_id: int = int32("16+")
-    host: str = string("16+")
-    port: int = int32("16+")
-    rack: str | None = string("16+", nullable="16+", default=None)
+    node_id: int = int32("0+")
+    host: str = string("0+")
+    port: int = int32("0+")
+    rack: str | None = string("0+", nullable="0+", default=None)
 
 
 class FetchResponse(Response):

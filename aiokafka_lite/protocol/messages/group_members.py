@@ -209,13 +209,8 @@ class ConsumerProtocolAssignment(Blob, versions="0-3", is_forward_compatible=Tru
     user_data: bytes | None = blob("0+", nullable="0+", default=None)
 
 
-class PreviousShare(Struct):
-    topic: str = string("0+")
-    partitions: list[int] = array(int32, "0+")
-
-
 class StickyUserData(Blob, versions="0-1"):
     """The sticky assignor's latest assignment and generation (KIP-341), without a version."""
 
-    previous_assignment: list[PreviousShare] = array(PreviousShare, "0+")
+    previous_assignment: list[TopicPartition] = array(TopicPartition, "0+")
     generation: int = int32("1+", default=-1, ignorable=True)

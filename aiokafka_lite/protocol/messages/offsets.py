@@ -102,7 +102,7 @@ class OffsetForLeaderEpochRequest(
 _FIRST_WITHOUT_NAMES: Final = 10
 
 
-class OffsetCommitResponsePartition(Struct):
+class PartitionErrorCode(Struct):
     partition_index: int = int32("0+")
     error_code: int = int16("0+")
 
@@ -110,7 +110,7 @@ class OffsetCommitResponsePartition(Struct):
 class OffsetCommitResponseTopic(Struct):
     name: str = string("0-9", ignorable=True)
     topic_id: bytes = uuid("10+", ignorable=True)  # KIP-516
-    partitions: list[OffsetCommitResponsePartition] = array(OffsetCommitResponsePartition, "0+")
+    partitions: list[PartitionErrorCode] = array(PartitionErrorCode, "0+")
 
 
 class OffsetCommitResponse(Response):
@@ -157,36 +157,17 @@ _FIRST_WITH_GROUP_ERROR: Final = 2
 class OffsetFetchResponsePartitions(Struct):
     """The offset is -1 if none is committed."""
 
-    partition_index: int = int32("8+")
-    committed_offset: int = int64("8+")
-    committed_leader_epoch: int = int32("8+", default=-1, ignorable=True)  # KIP-320
-    metadata: str | None = string("8+", nullable="8+")
-    error_code: int = int16("8+")
+    partition_index: int = int32("0+")
+    committed_offset: int = int64("0+")
+    committed_leader_epoch: int = int32("5+", default=-1, ignorable=True)  # KIP-320
+    metadata: str | None = string("0+", nullable="0+")
+    error_code: int = int16("0+")
 
 
 class OffsetFetchResponseTopics(Struct):
-    name: str = string("8-9", ignorable=True)
+    name: str = string("0-9", ignorable=True)
     topic_id: bytes = uuid("10+", ignorable=True)  # KIP-516
-    partitions: list[OffsetFetchResponsePartitions] = array(OffsetFetchResponsePartitions, "8+")
-
-
-class OffsetFetchResponsePartition(Struct):
-    """Up to v7."""
-
-    read_as = OffsetFetchResponsePartitions
-
-    partition_index: int = int32("0-7")
-    committed_offset: int = int64("0-7")
-    committed_leader_epoch: int = int32("5-7", default=-1, ignorable=True)  # KIP-320
-    metadata: str | None = string("0-7", nullable="0-7")
-    error_code: int = int16("0-7")
-
-
-class OffsetFetchResponseTopic(Struct):
-    read_as = OffsetFetchResponseTopics
-
-    name: str = string("0-7")
-    partitions: list[OffsetFetchResponsePartition] = array(OffsetFetchResponsePartition, "0-7")
+    partitions: list[OffsetFetchResponsePartitions] = array(OffsetFetchResponsePartitions, "0+")
 
 
 class OffsetFetchResponseGroup(Struct):
@@ -199,7 +180,7 @@ class OffsetFetchResponse(Several, Response):
     several = "groups"
 
     throttle_time_ms: int = int32("3+", ignorable=True)
-    topics: list[OffsetFetchResponseTopic] = array(OffsetFetchResponseTopic, "0-7")
+    topics: list[OffsetFetchResponseTopics] = array(OffsetFetchResponseTopics, "0-7")
     error_code: int = int16("2-7", ignorable=True)
     groups: list[OffsetFetchResponseGroup] = array(OffsetFetchResponseGroup, "8+")  # KIP-709
 
@@ -215,8 +196,8 @@ class OffsetFetchResponse(Several, Response):
             return response
         topics, response.topics = response.topics, []
         for topic in topics:
-            failed: list[OffsetFetchResponsePartition] = []
-            response.topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=failed))
+            failed: list[OffsetFetchResponsePartitions] = []
+            response.topics.append(OffsetFetchResponseTopics(name=topic.name, partitions=failed))
             if not len(response.topics) % ELEMENTS_PER_STEP:
                 yield
             for partition in topic.partitions:
@@ -228,16 +209,9 @@ class OffsetFetchResponse(Several, Response):
 
 
 class OffsetFetchRequestTopics(Struct):
-    name: str = string("8-9", ignorable=True)
+    name: str = string("0-9", ignorable=True)
     topic_id: bytes = uuid("10+", ignorable=True)  # KIP-516
-    partition_indexes: list[int] = array(int32, "8+")
-
-
-class OffsetFetchRequestTopic(Struct):
-    read_as = OffsetFetchRequestTopics
-
-    name: str = string("0-7")
-    partition_indexes: list[int] = array(int32, "0-7")
+    partition_indexes: list[int] = array(int32, "0+")
 
 
 class OffsetFetchRequestGroup(Struct):
@@ -257,8 +231,8 @@ class OffsetFetchRequest(
     several = "groups"
 
     group_id: str = string("0-7")
-    topics: list[OffsetFetchRequestTopic] | None = array(
-        OffsetFetchRequestTopic, "0-7", nullable="2-7"
+    topics: list[OffsetFetchRequestTopics] | None = array(
+        OffsetFetchRequestTopics, "0-7", nullable="2-7"
     )
     groups: list[OffsetFetchRequestGroup] = array(OffsetFetchRequestGroup, "8+")  # KIP-709
     require_stable: bool = boolean("7+")  # KIP-447
@@ -280,14 +254,9 @@ class OffsetFetchRequest(
 
 
 # --- OffsetDelete (key 47) --------------------------------------------------------------------
-class OffsetDeleteResponsePartition(Struct):
-    partition_index: int = int32("0+")
-    error_code: int = int16("0+")
-
-
 class OffsetDeleteResponseTopic(Struct):
     name: str = string("0+")
-    partitions: list[OffsetDeleteResponsePartition] = array(OffsetDeleteResponsePartition, "0+")
+    partitions: list[PartitionErrorCode] = array(PartitionErrorCode, "0+")
 
 
 class OffsetDeleteResponse(Response):

@@ -15,6 +15,7 @@ from aiokafka_lite.protocol.fields import (
     string,
     uuid,
 )
+from aiokafka_lite.protocol.messages.fetch import LeaderIdAndEpoch, NodeEndpoint
 from aiokafka_lite.protocol.schema import ZERO_UUID, Records, Request, Response, Struct
 
 _FIRST_TO_ADD_PARTITIONS: Final = 12  # to the transaction, in transactions of version 2 (KIP-890)
@@ -26,11 +27,6 @@ class BatchIndexAndErrorMessage(Struct):
 
     batch_index: int = int32("8+")
     batch_index_error_message: str | None = string("8+", nullable="8+", default=None)
-
-
-class LeaderIdAndEpoch(Struct):
-    leader_id: int = int32("10+", default=-1)
-    leader_epoch: int = int32("10+", default=-1)  # KIP-320
 
 
 class PartitionProduceResponse(Struct):
@@ -51,13 +47,6 @@ class TopicProduceResponse(Struct):
     name: str = string("0-12", ignorable=True)
     topic_id: bytes = uuid("13+", ignorable=True)  # KIP-516
     partition_responses: list[PartitionProduceResponse] = array(PartitionProduceResponse, "0+")
-
-
-class NodeEndpoint(Struct):
-    node_id: int = int32("10+")
-    host: str = string("10+")
-    port: int = int32("10+")
-    rack: str | None = string("10+", nullable="10+", default=None)
 
 
 class ProduceResponse(Response):

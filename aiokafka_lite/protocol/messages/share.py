@@ -18,6 +18,7 @@ from aiokafka_lite.protocol.fields import (
     string,
     uuid,
 )
+from aiokafka_lite.protocol.messages.fetch import NodeEndpoint
 from aiokafka_lite.protocol.messages.group_members import Assignment
 from aiokafka_lite.protocol.schema import Records, Request, Response, Struct
 
@@ -57,13 +58,6 @@ class AcknowledgementBatch(Struct):
 class LeaderIdAndEpoch(Struct):
     leader_id: int = int32("0+")
     leader_epoch: int = int32("0+")
-
-
-class NodeEndpoint(Struct):
-    node_id: int = int32("0+")
-    host: str = string("0+")
-    port: int = int32("0+")
-    rack: str | None = string("0+", nullable="0+", default=None)
 
 
 # --- ShareFetch (key 78) ----------------------------------------------------------------------

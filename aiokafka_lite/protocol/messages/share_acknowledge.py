@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from aiokafka_lite.protocol.fields import array, boolean, int16, int32, nested, string, uuid
+from aiokafka_lite.protocol.messages.fetch import (
+    NodeEndpoint,
+)
 from aiokafka_lite.protocol.messages.share import (
     AcknowledgementBatch,
     LeaderIdAndEpoch,
-    NodeEndpoint,
 )
 from aiokafka_lite.protocol.schema import Request, Response, Struct
 

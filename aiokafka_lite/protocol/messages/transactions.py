@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from aiokafka_lite.protocol.fields import array, boolean, int8, int16, int32, int64, string, uuid
+from aiokafka_lite.protocol.messages.offsets import PartitionErrorCode
 from aiokafka_lite.protocol.schema import Request, Response, Several, Struct
 
 
@@ -136,17 +137,10 @@ class AddOffsetsToTxnRequest(
 FIRST_BY_TOPIC_ID: Final = 6
 
 
-class TxnOffsetCommitResponsePartition(Struct):
-    partition_index: int = int32("0+")
-    error_code: int = int16("0+")
-
-
 class TxnOffsetCommitResponseTopic(Struct):
     name: str = string("0-5", ignorable=True)
     topic_id: bytes = uuid("6+", ignorable=True)  # KIP-1319
-    partitions: list[TxnOffsetCommitResponsePartition] = array(
-        TxnOffsetCommitResponsePartition, "0+"
-    )
+    partitions: list[PartitionErrorCode] = array(PartitionErrorCode, "0+")
 
 
 class TxnOffsetCommitResponse(Response):
@@ -206,16 +200,9 @@ class EndTxnRequest(Request[EndTxnResponse], key=26, versions="0-5", flexible="3
 
 
 # --- WriteTxnMarkers (key 27) -----------------------------------------------------------------
-class WritableTxnMarkerPartitionResult(Struct):
-    partition_index: int = int32("0+")
-    error_code: int = int16("0+")
-
-
 class WritableTxnMarkerTopicResult(Struct):
     name: str = string("0+")
-    partitions: list[WritableTxnMarkerPartitionResult] = array(
-        WritableTxnMarkerPartitionResult, "0+"
-    )
+    partitions: list[PartitionErrorCode] = array(PartitionErrorCode, "0+")
 
 
 class WritableTxnMarkerResult(Struct):
@@ -227,7 +214,7 @@ class WriteTxnMarkersResponse(Response):
     markers: list[WritableTxnMarkerResult] = array(WritableTxnMarkerResult, "0+")
 
 
-class WritableTxnMarkerTopic(Struct):
+class TopicRequest(Struct):
     name: str = string("0+")
     partition_indexes: list[int] = array(int32, "0+")
 
@@ -238,7 +225,7 @@ class WritableTxnMarker(Struct):
     producer_id: int = int64("0+")
     producer_epoch: int = int16("0+")
     transaction_result: bool = boolean("0+")
-    topics: list[WritableTxnMarkerTopic] = array(WritableTxnMarkerTopic, "0+")
+    topics: list[TopicRequest] = array(TopicRequest, "0+")
     coordinator_epoch: int = int32("0+")
     transaction_version: int = int8("2+", default=0, ignorable=True)  # KIP-1228
 
@@ -316,11 +303,6 @@ class TopicResponse(Struct):
 class DescribeProducersResponse(Response):
     throttle_time_ms: int = int32("0+")
     topics: list[TopicResponse] = array(TopicResponse, "0+")
-
-
-class TopicRequest(Struct):
-    name: str = string("0+")
-    partition_indexes: list[int] = array(int32, "0+")
 
 
 class DescribeProducersRequest(

@@ -33,12 +33,12 @@ from aiokafka_lite.protocol.messages.offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
-    OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
+    PartitionErrorCode,
 )
 from aiokafka_lite.protocol.messages.produce import ProduceRequest
 from aiokafka_lite.protocol.messages.topics import (
@@ -125,7 +125,7 @@ def test_partitions_that_are_not_meant_are_left_to_be_handled() -> None:
             OffsetCommitResponseTopic(
                 name=topic.name,
                 partitions=[
-                    OffsetCommitResponsePartition(partition_index=each.partition_index)
+                    PartitionErrorCode(partition_index=each.partition_index)
                     for each in topic.partitions
                 ],
             )

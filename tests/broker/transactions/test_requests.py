@@ -38,8 +38,8 @@ from aiokafka_lite.protocol.messages.transactions import (
     AddPartitionsToTxnTransaction,
     DescribeTransactionsRequest,
     InitProducerIdRequest,
+    TopicRequest,
     WritableTxnMarker,
-    WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
 from aiokafka_lite.records import iter_batches
@@ -594,7 +594,7 @@ async def test_administrator_ends_a_transaction_by_a_marker(
             producer_id=producer.producer_id,
             producer_epoch=epoch,
             transaction_result=False,
-            topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
+            topics=[TopicRequest(name=topic, partition_indexes=[partition])],
             coordinator_epoch=0,
         )
         (answer,) = (await client.request(WriteTxnMarkersRequest(markers=[marker]))).markers

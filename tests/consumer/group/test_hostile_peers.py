@@ -23,10 +23,10 @@ from aiokafka_lite.protocol.messages.group_members import (
     JoinGroupResponse,
     LeaveGroupRequest,
     MemberIdentity,
-    PreviousShare,
     StickyUserData,
     SyncGroupRequest,
 )
+from aiokafka_lite.protocol.messages.group_members import TopicPartition as PreviousShare
 from aiokafka_lite.structs import TopicPartition
 from tests.support.cluster import KafkaHandle, unique
 from tests.support.rows import tps

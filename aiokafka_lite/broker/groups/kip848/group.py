@@ -47,6 +47,7 @@ from aiokafka_lite.errors import (
     UnsupportedVersionError,
 )
 from aiokafka_lite.protocol.messages import coordinator_records as stored
+from aiokafka_lite.protocol.messages.group_members import JoinGroupRequestProtocol
 
 # A special epoch.
 LEAVING_FOR_NOW: Final = -2
@@ -456,7 +457,7 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
             value.classic_member_metadata = stored.ClassicMemberMetadata(
                 session_timeout_ms=member.classic.session_timeout_ms,
                 supported_protocols=[
-                    stored.ClassicProtocol(name=name, metadata=metadata)
+                    JoinGroupRequestProtocol(name=name, metadata=metadata)
                     for name, metadata in member.classic.protocols
                 ],
             )

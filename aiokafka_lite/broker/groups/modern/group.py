@@ -237,21 +237,18 @@ class ModernGroup(ABC, Generic[MemberT]):
         return []
 
 
-def topic_partitions(assignment: Assignment) -> list[stored.TopicPartition]:
+def topic_partitions(
+    assigned: Mapping[bytes, Collection[int]],
+) -> list[group_members.TopicPartitions]:
     return [
-        stored.TopicPartition(topic_id=topic_id, partitions=sorted(partitions))
-        for topic_id, partitions in assignment.items()
+        group_members.TopicPartitions(topic_id=topic_id, partitions=sorted(held))
+        for topic_id, held in assigned.items()
     ]
 
 
 def assignment_of(assigned: Mapping[bytes, Collection[int]]) -> group_members.Assignment:
     """Return a member's partitions as responses to heartbeats have them."""
-    return group_members.Assignment(
-        topic_partitions=[
-            group_members.TopicPartitions(topic_id=topic_id, partitions=sorted(held))
-            for topic_id, held in assigned.items()
-        ]
-    )
+    return group_members.Assignment(topic_partitions=topic_partitions(assigned))
 
 
 def in_java_order(texts: Collection[str]) -> list[str]:
