@@ -94,7 +94,6 @@ class ConfigDef:
     kind: ConfigType
     default: str | None
     check: Check | None = None
-    documentation: str = ""
     broker_name: str = ""  # the broker's setting that is the default of a topic's or group's, or ""
     is_dynamic: bool = True  # may change while brokers run
 
@@ -172,153 +171,67 @@ def _check_replicas(name: str, value: Value) -> None:
         )
 
 
-def _throttled(name: str) -> ConfigDef:
-    what = "The replicas whose replication traffic is throttled."
-    return ConfigDef(name, _LIST, "", _check_replicas, what)
-
-
 TOPIC_CONFIGS: Final = by_name(
     [
         ConfigDef(
-            "cleanup.policy", _LIST, "delete", one_of("compact", "delete"),
-            "Whether old segments are deleted, compacted, both, or neither.",
-            "log.cleanup.policy",
+            "cleanup.policy", _LIST, "delete", one_of("compact", "delete"), "log.cleanup.policy",
         ),
         ConfigDef(
-            "compression.gzip.level", _INT, "-1", in_range(1, 9, also=-1),
-            "The compression level when the broker compresses with gzip.", "compression.gzip.level",
+            "compression.gzip.level", _INT, "-1", in_range(1, 9, also=-1), "compression.gzip.level",
+        ),
+        ConfigDef("compression.lz4.level", _INT, "9", in_range(1, 17), "compression.lz4.level"),
+        ConfigDef("compression.type", _STRING, "producer", one_of(*CODECS), "compression.type"),
+        ConfigDef(
+            "compression.zstd.level", _INT, "3", in_range(-131_072, 22), "compression.zstd.level",
         ),
         ConfigDef(
-            "compression.lz4.level", _INT, "9", in_range(1, 17),
-            "The compression level when the broker compresses with lz4.", "compression.lz4.level",
+            "delete.retention.ms", _LONG, "86400000", _NATURAL, "log.cleaner.delete.retention.ms",
         ),
-        ConfigDef(
-            "compression.type", _STRING, "producer", one_of(*CODECS),
-            "The compression codec of stored batches ('producer': as the producer sent them).",
-            "compression.type",
-        ),
-        ConfigDef(
-            "compression.zstd.level", _INT, "3", in_range(-131_072, 22),
-            "The compression level when the broker compresses with zstd.", "compression.zstd.level",
-        ),
-        ConfigDef(
-            "delete.retention.ms", _LONG, "86400000", _NATURAL,
-            "How long compaction keeps tombstones.", "log.cleaner.delete.retention.ms",
-        ),
-        ConfigDef(
-            "file.delete.delay.ms", _LONG, "60000", _NATURAL,
-            "How long deleted files stay on the disk.", "log.segment.delete.delay.ms",
-        ),
-        ConfigDef(
-            "flush.messages", _LONG, str(LONG_MAX), _POSITIVE,
-            "The number of records after which the log is synced to disk (fsync).",
-            "log.flush.interval.messages",
-        ),
-        ConfigDef(
-            "flush.ms", _LONG, str(LONG_MAX), _NATURAL,
-            "The time after which the log is synced to disk (fsync).", "log.flush.interval.ms",
-        ),
-        _throttled("follower.replication.throttled.replicas"),
-        ConfigDef(
-            "index.interval.bytes", _INT, "4096", _NATURAL,
-            "The number of bytes in the log between two entries of the offset index.",
-            "log.index.interval.bytes",
-        ),
-        _throttled("leader.replication.throttled.replicas"),
-        ConfigDef(
-            "local.retention.bytes", _LONG, "-2", _OR_MINUS_TWO,
-            "The size limit of a tiered log on local disk (-2: the value of retention.bytes).",
-            "log.local.retention.bytes",
-        ),
-        ConfigDef(
-            "local.retention.ms", _LONG, "-2", _OR_MINUS_TWO,
-            "The retention time of a tiered log on local disk (-2: the value of retention.ms).",
-            "log.local.retention.ms",
-        ),
+        ConfigDef("file.delete.delay.ms", _LONG, "60000", _NATURAL, "log.segment.delete.delay.ms"),
+        ConfigDef("flush.messages", _LONG, str(LONG_MAX), _POSITIVE, "log.flush.interval.messages"),
+        ConfigDef("flush.ms", _LONG, str(LONG_MAX), _NATURAL, "log.flush.interval.ms"),
+        ConfigDef("follower.replication.throttled.replicas", _LIST, "", _check_replicas),
+        ConfigDef("index.interval.bytes", _INT, "4096", _NATURAL, "log.index.interval.bytes"),
+        ConfigDef("leader.replication.throttled.replicas", _LIST, "", _check_replicas),
+        ConfigDef("local.retention.bytes", _LONG, "-2", _OR_MINUS_TWO, "log.local.retention.bytes"),
+        ConfigDef("local.retention.ms", _LONG, "-2", _OR_MINUS_TWO, "log.local.retention.ms"),
         ConfigDef(
             "max.compaction.lag.ms", _LONG, str(LONG_MAX), _POSITIVE,
-            "The longest time that a record stays uncompacted.",
             "log.cleaner.max.compaction.lag.ms",
         ),
-        ConfigDef(
-            "max.message.bytes", _INT, "1048588", _NATURAL,
-            "The largest batch accepted.", "message.max.bytes",
-        ),
+        ConfigDef("max.message.bytes", _INT, "1048588", _NATURAL, "message.max.bytes"),
         ConfigDef(
             "message.timestamp.after.max.ms", _LONG, "3600000", _NATURAL,
-            "How far ahead of the broker's clock a record's timestamp may be.",
             "log.message.timestamp.after.max.ms",
         ),
         ConfigDef(
             "message.timestamp.before.max.ms", _LONG, str(LONG_MAX), _NATURAL,
-            "How far behind the broker's clock a record's timestamp may be.",
             "log.message.timestamp.before.max.ms",
         ),
         ConfigDef(
             "message.timestamp.type", _STRING, "CreateTime", one_of("CreateTime", LOG_APPEND_TIME),
-            "Whether the producer or the broker sets the timestamps of records.",
             "log.message.timestamp.type",
         ),
         ConfigDef(
             "min.cleanable.dirty.ratio", _DOUBLE, "0.5", in_range(0, 1),
-            "A log is compacted when at least this share of its bytes is uncompacted.",
             "log.cleaner.min.cleanable.ratio",
         ),
         ConfigDef(
-            "min.compaction.lag.ms", _LONG, "0", _NATURAL,
-            "The shortest time that a record stays uncompacted.",
-            "log.cleaner.min.compaction.lag.ms",
+            "min.compaction.lag.ms", _LONG, "0", _NATURAL, "log.cleaner.min.compaction.lag.ms",
         ),
-        ConfigDef(
-            "min.insync.replicas", _INT, "1", _POSITIVE,
-            "How many replicas must be in sync for writes with acks=all.", "min.insync.replicas",
-        ),
-        ConfigDef(
-            "preallocate", _BOOLEAN, "false", None,
-            "Whether a new segment reserves its full size on the disk.", "log.preallocate",
-        ),
-        ConfigDef(
-            "remote.log.copy.disable", _BOOLEAN, "false", None,
-            "Whether copying to the remote tier is disabled, so that its data is read-only.",
-        ),
-        ConfigDef(
-            "remote.log.delete.on.disable", _BOOLEAN, "false", None,
-            "Whether the data in the remote tier is deleted when remote storage is disabled.",
-        ),
-        ConfigDef(
-            "remote.storage.enable", _BOOLEAN, "false", None,
-            "Whether closed segments are also stored in a remote tier (KIP-405).",
-        ),
-        ConfigDef(
-            "retention.bytes", _LONG, "-1", _OR_MINUS_ONE,
-            "The partition size above which old segments are deleted (-1: no limit).",
-            "log.retention.bytes",
-        ),
-        ConfigDef(
-            "retention.ms", _LONG, "604800000", _OR_MINUS_ONE,
-            "The age above which segments are deleted (-1: no limit).", "log.retention.ms",
-        ),
-        ConfigDef(
-            "segment.bytes", _INT, str(1 << 30), in_range(1 << 20),
-            "The size of a segment.", "log.segment.bytes",
-        ),
-        ConfigDef(
-            "segment.index.bytes", _INT, "10485760", in_range(4),
-            "The size of a segment's index.", "log.index.size.max.bytes",
-        ),
-        ConfigDef(
-            "segment.jitter.ms", _LONG, "0", _NATURAL,
-            "The maximum of the random time that is subtracted from segment.ms, so that segments "
-            "are closed at different times.",
-            "log.roll.jitter.ms",
-        ),
-        ConfigDef(
-            "segment.ms", _LONG, "604800000", _POSITIVE,
-            "The age at which a segment is closed, even if the segment is not full.", "log.roll.ms",
-        ),
+        ConfigDef("min.insync.replicas", _INT, "1", _POSITIVE, "min.insync.replicas"),
+        ConfigDef("preallocate", _BOOLEAN, "false", None, "log.preallocate"),
+        ConfigDef("remote.log.copy.disable", _BOOLEAN, "false"),
+        ConfigDef("remote.log.delete.on.disable", _BOOLEAN, "false"),
+        ConfigDef("remote.storage.enable", _BOOLEAN, "false"),
+        ConfigDef("retention.bytes", _LONG, "-1", _OR_MINUS_ONE, "log.retention.bytes"),
+        ConfigDef("retention.ms", _LONG, "604800000", _OR_MINUS_ONE, "log.retention.ms"),
+        ConfigDef("segment.bytes", _INT, str(1 << 30), in_range(1 << 20), "log.segment.bytes"),
+        ConfigDef("segment.index.bytes", _INT, "10485760", in_range(4), "log.index.size.max.bytes"),
+        ConfigDef("segment.jitter.ms", _LONG, "0", _NATURAL, "log.roll.jitter.ms"),
+        ConfigDef("segment.ms", _LONG, "604800000", _POSITIVE, "log.roll.ms"),
         ConfigDef(
             "unclean.leader.election.enable", _BOOLEAN, "false", None,
-            "Whether an out-of-sync replica may become leader if no in-sync replica is available.",
             "unclean.leader.election.enable",
         ),
     ]
@@ -513,20 +426,12 @@ GROUP_CONFIGS: Final = by_name(
             for kind, numbers in _NUMBERS_OF_GROUPS.items()
             for name, default, check in numbers
         ),
-        ConfigDef(
-            "share.auto.offset.reset", _STRING, "latest", _check_reset,
-            "The first offset of a partition that is new to the group: earliest, latest, or "
-            "by_duration:<an ISO 8601 duration>.",
-        ),
+        ConfigDef("share.auto.offset.reset", _STRING, "latest", _check_reset),
         ConfigDef(
             "share.isolation.level", _STRING, READ_UNCOMMITTED,
             one_of("read_committed", READ_UNCOMMITTED),
-            "Whether records of aborted transactions are delivered.",
         ),
-        ConfigDef(
-            "share.renew.acknowledge.enable", _BOOLEAN, "true", None,
-            "Whether members may renew the locks of records (KIP-1222).",
-        ),
+        ConfigDef("share.renew.acknowledge.enable", _BOOLEAN, "true"),
     ]
 )  # fmt: skip
 """The settings of KIP-848 groups and share groups, by name."""

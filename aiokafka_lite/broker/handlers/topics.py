@@ -345,7 +345,7 @@ def _described(
         is_sensitive=definition.is_sensitive,
         synonyms=setting.synonyms if request.include_synonyms else [],
         config_type=ConfigType(definition.kind),
-        documentation=definition.documentation if request.include_documentation else None,
+        documentation=None,
     )
 
 

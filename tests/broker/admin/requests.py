@@ -18,7 +18,6 @@ def describing(
     keys: Sequence[str] | None = None,
     *,
     synonyms: bool = True,
-    documentation: bool = False,
 ) -> configs.DescribeConfigsRequest:
     """Ask for the settings of one resource."""
     resource = configs.DescribeConfigsResource(
@@ -26,9 +25,7 @@ def describing(
         resource_name=name,
         configuration_keys=None if keys is None else list(keys),
     )
-    return configs.DescribeConfigsRequest(
-        resources=[resource], include_synonyms=synonyms, include_documentation=documentation
-    )
+    return configs.DescribeConfigsRequest(resources=[resource], include_synonyms=synonyms)
 
 
 def changing(

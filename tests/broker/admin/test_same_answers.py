@@ -291,7 +291,7 @@ def replacements(topic: str) -> Cases:
 def limits(topic: str) -> Cases:
     group, message_bytes = ResourceType.GROUP, "message.max.bytes"
     cases: dict[str, Request[Response]] = {
-        "whole topic": describing(TOPIC, topic, documentation=True),
+        "whole topic": describing(TOPIC, topic),
         "whole group": describing(group, topic),
         "all brokers": describing(BROKER, ALL_NODES),
         "type 0": describing(0, "x"),

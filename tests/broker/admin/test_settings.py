@@ -267,9 +267,8 @@ async def test_every_version_describes(version: int) -> None:
     async with Broker() as broker:
         broker.create_topic("t", configs={"retention.ms": "5"})
         async with RawClient(broker.bootstrap_servers) as client:
-            request = describing(TOPIC, "t", documentation=version >= 3)
+            request = describing(TOPIC, "t")
             (result,) = (await client.request(request, version)).results
             (config,) = [each for each in result.configs if each.name == "retention.ms"]
             assert (config.value, config.config_source) == ("5", ConfigSource.TOPIC)
             assert len(config.synonyms) == 1
-            assert bool(config.documentation) is (version >= 3)
