@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
-
-if TYPE_CHECKING:
-    from aiohttp import web
+from typing import Final, NamedTuple, TypeAlias
 
 # --- Responses --------------------------------------------------------------------------------
 
@@ -41,16 +38,6 @@ def problem(status: int, text: str, **more_headers: str) -> Answer:
     """Return a response of one line of text. `_` replaces `-` in headers' names."""
     headers = ((name.replace("_", "-"), value) for name, value in more_headers.items())
     return Answer(f"{text}\n".encode(), TEXT, status, tuple(headers))
-
-
-def hosts_of(request: web.Request) -> list[str]:
-    return request.headers.getall("Host", [])
-
-
-def response(answer: Answer) -> web.Response:
-    from aiohttp import web  # only here: `asgi` does without
-
-    return web.Response(body=answer.body, status=answer.status, headers=answer.headers)
 
 
 # --- Access -----------------------------------------------------------------------------------

@@ -404,10 +404,10 @@ async def serve_status(
         yield "off, because aiohttp is not installed: pip install 'aiokafka-lite[http]'"
         return
     # Imported here, because it imports aiohttp.
-    from aiokafka_lite.cli.status import StatusPage
+    from aiokafka_lite.cli.status import serve
 
-    async with StatusPage(broker, port=port or 0) as page:
-        yield page.url
+    async with serve(broker, port=port or 0) as url:
+        yield url
 
 
 def _say(line: str) -> None:

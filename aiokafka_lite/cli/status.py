@@ -17,26 +17,24 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias, TypeVar
-
-from aiohttp import web
+from urllib.parse import urlsplit
 
 from aiokafka_lite import __version__
-from aiokafka_lite._compat import Self
 from aiokafka_lite._pages import (
     ROWS,
     SHARED,
     Answer,
     Json,
     clip,
-    hosts_of,
     page_number,
     problem,
     read_assets,
     refusal,
-    response,
 )
+from aiokafka_lite._pages.serving import listening
 from aiokafka_lite.broker import Broker, Partition, Topic
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.members import ClassicGroupMember
@@ -50,7 +48,7 @@ from aiokafka_lite.broker.network.processor import Processor
 from aiokafka_lite.broker.network.request_log import SeenRequest
 from aiokafka_lite.broker.node import BrokerNode
 from aiokafka_lite.broker.slices import LoopSlices
-from aiokafka_lite.errors import BrokerResponseError, KafkaConnectionError, KafkaError, for_code
+from aiokafka_lite.errors import BrokerResponseError, KafkaError, for_code
 from aiokafka_lite.protocol.codec import decode_versioned
 from aiokafka_lite.protocol.messages.coordinator_records import OffsetCommitValue
 from aiokafka_lite.protocol.messages.group_members import ConsumerProtocolAssignment
@@ -419,20 +417,18 @@ HOST: Final = "127.0.0.1"
 VIEWS: Final[
     Mapping[str, Callable[[Broker, BrokerPageQuery, MeasuredSlices], Awaitable[dict[str, Json]]]]
 ] = {
-    "/api/overview": overview,
-    "/api/topics": topics,
-    "/api/topic": topic,
-    "/api/groups": groups,
-    "/api/group": group,
-    "/api/connections": connections,
-    "/api/requests": requests,
+    "api/overview": overview,
+    "api/topics": topics,
+    "api/topic": topic,
+    "api/groups": groups,
+    "api/group": group,
+    "api/connections": connections,
+    "api/requests": requests,
 }
-MOST_AT_ONCE: Final = 32
 MOST_REMEMBERED: Final = 100
 # A view is recreated after this multiple of its cost: at most 1 % of the loop's time.
 REST_PER_WORK: Final = 99
 LEAST_REFRESH_MS: Final = 1_000
-SHUTDOWN_S: Final = 0.5
 
 
 class _CachedView(NamedTuple):
@@ -441,67 +437,28 @@ class _CachedView(NamedTuple):
 
 
 class StatusPage:
-    """Serves the page inside of an `async with`, in the broker's event loop."""
+    """Responds to requests. `hosts` are the accepted Host headers."""
 
-    def __init__(self, broker: Broker, *, port: int = 0) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._port = port
-        self._hosts: frozenset[str] = frozenset()
-        assets = {**SHARED, **read_assets(__package__, ("index.html", "status.js"))}
-        self._files = {f"/{name}": asset for name, asset in assets.items()}
-        self._files["/"] = self._files.pop("/index.html")
-        self._at_once = 0
+        self.hosts: frozenset[str] = frozenset()
+        self._files = {**SHARED, **read_assets(__package__, ("index.html", "status.js"))}
+        self._files[""] = self._files.pop("index.html")
         self._cached: dict[tuple[str, BrokerPageQuery], _CachedView] = {}
-        # Made on entering, in the loop.
-        self._one_at_a_time: asyncio.Lock
-        self._runner: web.AppRunner
-
-    @property
-    def url(self) -> str:
-        return f"http://{HOST}:{self._port}/"
-
-    async def __aenter__(self) -> Self:
         self._one_at_a_time = asyncio.Lock()
-        app = web.Application(client_max_size=0)
-        app.router.add_route("*", "/{path:.*}", self._answer)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
-        await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, HOST, self._port).start()
-        except OSError as error:
-            await self._runner.cleanup()
-            raise KafkaConnectionError(
-                f"the status page cannot be served at {HOST}:{self._port}: {error.strerror}. "
-                "Choose another port (--status-port), or disable the page (--no-status)"
-            ) from error
-        self._port = self._runner.addresses[0][1]
-        self._hosts = frozenset(f"{name}:{self._port}" for name in (HOST, "localhost"))
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._runner.cleanup()
-
-    async def _answer(self, request: web.Request) -> web.Response:
-        return response(await self._dispatch(request))
-
-    async def _dispatch(self, request: web.Request) -> Answer:
-        names = " or ".join(sorted(self._hosts))
-        refused = refusal(
-            request.method, hosts_of(request), self._hosts.__contains__, f"ask for {names}"
-        )
+    async def answer(
+        self, method: str, hosts: Sequence[str], path: str, parameters: Mapping[str, str]
+    ) -> Answer:
+        names = " or ".join(sorted(self.hosts))
+        refused = refusal(method, hosts, self.hosts.__contains__, f"ask for {names}")
         if refused is not None:
             return refused
-        if request.path in self._files:
-            return self._files[request.path]
-        if request.path not in VIEWS:
+        if path in self._files:
+            return self._files[path]
+        if path not in VIEWS:
             return problem(404, "this page does not exist")
-        if self._at_once >= MOST_AT_ONCE:
-            return problem(503, "too many requests at once", Retry_After="1")
-        self._at_once += 1
-        try:
-            return await self._view(request.path, BrokerPageQuery.of(request.query))
-        finally:
-            self._at_once -= 1
+        return await self._view(path, BrokerPageQuery.of(parameters))
 
     async def _view(self, path: str, query: BrokerPageQuery) -> Answer:
         loop = asyncio.get_running_loop()
@@ -520,3 +477,13 @@ class StatusPage:
                     self._cached.clear()
                 self._cached[path, query] = cached
         return Answer(cached.body)
+
+
+@asynccontextmanager
+async def serve(broker: Broker, *, port: int = 0) -> AsyncIterator[str]:
+    """Serve a broker's page during an `async with` block, which yields its address."""
+    page = StatusPage(broker)
+    hint = " (--status-port), or disable the page (--no-status)"
+    async with listening(page.answer, HOST, port, name="the status page", hint=hint) as url:
+        page.hosts = frozenset(f"{name}:{urlsplit(url).port}" for name in (HOST, "localhost"))
+        yield url

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableMapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 from urllib.parse import parse_qsl, quote
 
-from aiokafka_lite._pages import Answer, hosts_of, response
-from aiokafka_lite.errors import KafkaConnectionError
+from aiokafka_lite._pages import Answer
 from aiokafka_lite.extras.web.pages import Pages, Shown
 from aiokafka_lite.extras.web.processes import ProcessPages
 
@@ -36,17 +34,9 @@ def application(consumer: Shown | ProcessPages, *, hosts: Collection[str] = ()) 
         ModuleNotFoundError: A package of the extra `web` is not installed.
     """
     require_web()
-    from aiohttp import web
+    from aiokafka_lite._pages.serving import application_of
 
-    pages = consumer if isinstance(consumer, ProcessPages) else Pages(consumer, hosts)
-
-    async def answer(request: web.Request) -> web.Response:
-        path = request.match_info["path"]
-        return response(await pages.answer(request.method, hosts_of(request), path, request.query))
-
-    app = web.Application(client_max_size=0)
-    app.router.add_route("*", "/{path:.*}", answer)
-    return app
+    return application_of(_pages_of(consumer, hosts).answer)
 
 
 def require_web() -> None:
@@ -62,10 +52,6 @@ def require_web() -> None:
 
 
 LOOPBACK: Final = "127.0.0.1"
-MOST_CONNECTIONS: Final = 32
-# Connections that the system accepts before asyncio does.
-BACKLOG: Final = 128
-SHUTDOWN_S: Final = 0.5
 
 
 @asynccontextmanager
@@ -91,48 +77,18 @@ async def serve(
         KafkaConnectionError: The address cannot be listened on.
         ModuleNotFoundError: A package of the extra `web` is not installed.
     """
-    app = application(consumer, hosts=hosts)
-    from aiohttp import web
+    require_web()
+    from aiokafka_lite._pages.serving import listening
 
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    answer = _pages_of(consumer, hosts).answer
     del consumer  # serving must not keep it alive
-    await runner.setup()
-    assert runner.server is not None  # noqa: S101 -- setup made it
-    try:
-        listening = await asyncio.get_running_loop().create_server(
-            _Door(runner.server), host, port, backlog=BACKLOG
-        )
-    except OSError as error:
-        await runner.cleanup()
-        raise KafkaConnectionError(
-            f"the consumer's page cannot be served at {host}:{port}: {error.strerror}. Choose "
-            "another port, or 0 for a free one"
-        ) from error
-    address = listening.sockets[0].getsockname()
-    shown = f"[{address[0]}]" if ":" in address[0] else address[0]
-    try:
-        yield f"http://{shown}:{address[1]}/"
-    finally:
-        listening.close()
-        await runner.cleanup()
-        await listening.wait_closed()
+    name, hint = "the consumer's page", ", or 0 for a free one"
+    async with listening(answer, host, port, name=name, hint=hint) as url:
+        yield url
 
 
-class _Door:
-    """Accepts connections, and closes the oldest one above the limit."""
-
-    def __init__(self, server: web.Server) -> None:
-        self._server = server
-
-    def __call__(self) -> asyncio.BaseProtocol:
-        inside = [
-            transport
-            for connection in self._server.connections
-            if (transport := connection.transport) is not None and not transport.is_closing()
-        ]
-        for transport in inside[: max(len(inside) - MOST_CONNECTIONS + 1, 0)]:
-            transport.abort()
-        return self._server()
+def _pages_of(consumer: Shown | ProcessPages, hosts: Collection[str]) -> Pages | ProcessPages:
+    return consumer if isinstance(consumer, ProcessPages) else Pages(consumer, hosts)
 
 
 # --- ASGI, which needs no other package ------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("aiohttp", reason="the status page needs aiohttp")
 
 from aiokafka_lite.broker import Broker
-from aiokafka_lite.cli.status import StatusPage
+from aiokafka_lite.cli.status import serve
 from tests.support.browser import Browser, find_browser, running_browser
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
@@ -48,9 +48,9 @@ def row(text: str) -> str:
 
 
 async def test_page_follows_the_broker_without_reloading(browser: Browser) -> None:
-    async with Broker(nodes=2) as broker, StatusPage(broker) as status:
+    async with Broker(nodes=2) as broker, serve(broker) as url:
         broker.create_topic("orders", 3)
-        await browser.goto(status.url)
+        await browser.goto(url)
         await browser.wait_for(row("orders"))
         await browser.evaluate("window.stays = 1")
         assert await browser.evaluate("document.querySelector('h2').innerText") == "Topics"
@@ -70,12 +70,12 @@ async def test_page_follows_the_broker_without_reloading(browser: Browser) -> No
 async def test_names_of_strangers_are_text(browser: Browser) -> None:
     async with (
         Broker() as broker,
-        StatusPage(broker) as status,
+        serve(broker) as url,
         aiokafka.AIOKafkaConsumer(
             "t", bootstrap_servers=broker.bootstrap_servers, group_id=HOSTILE, client_id=HOSTILE
         ),
     ):
-        await browser.goto(f"{status.url}#/groups")
+        await browser.goto(f"{url}#/groups")
         await browser.wait_for(row(HOSTILE))
         await browser.evaluate("document.querySelector('tbody a').click()")
         await browser.wait_for("document.querySelector('main').innerText.includes('Members')")
@@ -91,10 +91,10 @@ async def test_names_of_strangers_are_text(browser: Browser) -> None:
 
 
 async def test_keyboard_alone_reaches_a_topic_and_sorts(browser: Browser) -> None:
-    async with Broker() as broker, StatusPage(broker) as status:
+    async with Broker() as broker, serve(broker) as url:
         for name, partitions in (("b", 1), ("a", 10), ("c", 9)):
             broker.create_topic(name, partitions)
-        await browser.goto(status.url)
+        await browser.goto(url)
         await browser.wait_for(row("c"))
         names = "[...document.querySelectorAll('tbody a')].map(link => link.innerText).join()"
         assert await browser.evaluate(names) == "a,b,c"
@@ -124,10 +124,10 @@ async def _tab_to(browser: Browser, text: str) -> None:
 
 
 async def test_find_and_pages_keep_to_what_was_asked(browser: Browser) -> None:
-    async with Broker() as broker, StatusPage(broker) as status:
+    async with Broker() as broker, serve(broker) as url:
         for number in range(205):
             broker.create_topic(f"topic-{number:03}")
-        await browser.goto(status.url)
+        await browser.goto(url)
         await browser.wait_for(
             "document.querySelector('.pager')?.innerText.includes('1–200 of 205')"
         )
@@ -146,8 +146,8 @@ async def test_find_and_pages_keep_to_what_was_asked(browser: Browser) -> None:
 
 async def test_page_says_when_the_broker_is_gone_and_when_it_failed(browser: Browser) -> None:
     async with Broker() as broker:
-        async with StatusPage(broker) as status:
-            await browser.goto(status.url)
+        async with serve(broker) as url:
+            await browser.goto(url)
             await browser.wait_for("document.getElementById('state').innerText === 'Live'")
             broker.failure = ZeroDivisionError("a bug")
             await browser.wait_for("document.getElementById('alarm').innerText.includes('a bug')")

@@ -21,7 +21,7 @@ from aiokafka_lite.cli import status  # noqa: E402
 from aiokafka_lite.cli.status import (  # noqa: E402
     BrokerPageQuery,
     MeasuredSlices,
-    StatusPage,
+    serve,
 )
 from aiokafka_lite.errors import KafkaConnectionError  # noqa: E402
 from tests.support.asking import Fields, ask  # noqa: E402
@@ -42,8 +42,8 @@ async def read(url: str, path: str) -> Fields:
 @asynccontextmanager
 async def shown(config: BrokerConfig | None = None) -> AsyncIterator[tuple[Broker, str]]:
     """Run a broker and its page."""
-    async with Broker(config=config) as broker, StatusPage(broker) as status:
-        yield broker, status.url.removesuffix("/")
+    async with Broker(config=config) as broker, serve(broker) as url:
+        yield broker, url.removesuffix("/")
 
 
 # What it shows
@@ -246,7 +246,7 @@ async def test_view_that_takes_long_is_made_rarely(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(MeasuredSlices, "worked_s", 0.5)
     monkeypatch.setattr(status, "REST_PER_WORK", 99)
-    monkeypatch.setattr(status, "VIEWS", {"/api/topics": slow})
+    monkeypatch.setattr(status, "VIEWS", {"api/topics": slow})
     async with shown() as (_, url):
         first = await read(url, "/api/topics")
         assert first == {"refresh_ms": pytest.approx(49_500, rel=0.1)}
@@ -254,27 +254,6 @@ async def test_view_that_takes_long_is_made_rarely(monkeypatch: pytest.MonkeyPat
         assert made == 1
         await read(url, "/api/topics?page=2")
         assert made == 2
-
-
-async def test_too_many_at_once_are_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    go_on = asyncio.Event()
-
-    async def waits(
-        broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices
-    ) -> dict[str, Json]:
-        await go_on.wait()
-        return {}
-
-    monkeypatch.setattr(status, "VIEWS", {"/api/topics": waits})
-    monkeypatch.setattr(status, "MOST_AT_ONCE", 3)
-    async with shown() as (_, url):
-        waiting = [asyncio.create_task(ask(f"{url}/api/topics?page={n}")) for n in range(1, 10)]
-        refused, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        assert {each.result().status for each in refused} == {503}
-        assert (await ask(f"{url}/")).status == 200
-        go_on.set()
-        statuses = [(await each).status for each in waiting]
-        assert (statuses.count(200), statuses.count(503)) == (3, 6)
 
 
 # Whom it refuses
@@ -360,18 +339,18 @@ async def test_paths_lead_nowhere_else(path: str) -> None:
 
 
 async def test_port_in_use_says_what_to_do() -> None:
-    async with Broker() as broker, StatusPage(broker) as status:
-        port = urlsplit(status.url).port
+    async with Broker() as broker, serve(broker) as url:
+        port = urlsplit(url).port
         assert port is not None
         with pytest.raises(KafkaConnectionError, match="Choose another port"):
-            async with StatusPage(broker, port=port):
+            async with serve(broker, port=port):
                 pass
 
 
 async def test_page_ends_while_somebody_is_connected() -> None:
     async with Broker() as broker:
-        async with StatusPage(broker) as status:
-            parts = urlsplit(status.url)
+        async with serve(broker) as url:
+            parts = urlsplit(url)
             reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
             writer.write(f"GET / HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode())
             await reader.readuntil(b"\r\n\r\n")

@@ -19,13 +19,12 @@ from aiohttp import web as aiohttp_web
 
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite._compat import timeout
-from aiokafka_lite._pages import ROWS
+from aiokafka_lite._pages import ROWS, serving
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.consumer.monitoring.diagnosis import TROUBLES
 from aiokafka_lite.consumer.monitoring.health import LONG_STANDSTILL_S
 from aiokafka_lite.errors import KafkaConnectionError
 from aiokafka_lite.extras import web
-from aiokafka_lite.extras.web import app as web_app
 from aiokafka_lite.extras.web import pages
 from aiokafka_lite.extras.web.pages import Measuring, TooManyError
 from aiokafka_lite.processing import CircuitBreaker, DeadRecord, Retry
@@ -368,7 +367,7 @@ async def test_thousand_slow_clients_hold_up_neither_the_consumer_nor_a_probe() 
 
 
 async def test_no_more_connections_are_open_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web_app, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(serving, "MOST_CONNECTIONS", 3)
     async with Broker() as broker, shown(broker, "t") as (_, url):
         parts = urlsplit(url)
         streams = []
