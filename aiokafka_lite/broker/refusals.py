@@ -20,6 +20,8 @@ from aiokafka_lite.errors import BrokerResponseError
 from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest
 from aiokafka_lite.protocol.messages.offsets import OffsetFetchRequest
+from aiokafka_lite.protocol.messages.share import ShareFetchRequest
+from aiokafka_lite.protocol.messages.share_acknowledge import ShareAcknowledgeRequest
 from aiokafka_lite.protocol.messages.transactions import AddPartitionsToTxnRequest
 from aiokafka_lite.protocol.schema import ZERO_UUID, Message, Request, Response, Struct
 from aiokafka_lite.protocol.source import SourceWriter, Steps, compile_function
@@ -46,11 +48,13 @@ _NAMES_OF_TEXTS: Final = ("group_id", "key", "transactional_id", *_TOPIC_NAMES)
 
 FIRST_OFFSET_FETCH_WITH_AN_ERROR: Final = 2
 
+SESSION_REQUESTS: Final = (FetchRequest, ShareFetchRequest, ShareAcknowledgeRequest)
+
 # The usual place of an API's errors, if it is not the outermost one.
 _USUAL_PLACE: Final[Mapping[type[Message], Place]] = {
     AddPartitionsToTxnRequest: "partition",
-    FetchRequest: "partition",
     MetadataRequest: "topic",
+    **dict.fromkeys(SESSION_REQUESTS, "partition"),
 }
 
 # Kafka's values of other fields of an error, if they differ from the default.
@@ -64,6 +68,7 @@ _BESIDE_ERROR: Final[Mapping[str, object]] = {
     "node_id": -1,
     "port": -1,
     "producer_epoch": -1,
+    "records": b"",
 }
 
 

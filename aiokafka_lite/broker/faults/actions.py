@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import enum
 import itertools
 import struct
@@ -14,7 +13,13 @@ from aiokafka_lite._arguments import expected, is_int, plain
 from aiokafka_lite.broker.faults.rules import AnswerAction, Error, RequestAction, topic_names
 from aiokafka_lite.broker.handlers.base import RequestContext
 from aiokafka_lite.broker.network.dispatcher import RequestWork
-from aiokafka_lite.broker.refusals import Place, Refusal, RefusalReason, is_error_class
+from aiokafka_lite.broker.refusals import (
+    SESSION_REQUESTS,
+    Place,
+    Refusal,
+    RefusalReason,
+    is_error_class,
+)
 from aiokafka_lite.errors import BrokerResponseError, for_code
 from aiokafka_lite.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
 from aiokafka_lite.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -24,8 +29,8 @@ from aiokafka_lite.structs import TopicPartition
 Replacement: TypeAlias = "Response | Callable[[RequestContext, Request[Response]], Response | None]"
 """An answer, or a plain function that makes one; after None the request is handled as usual."""
 
-# Errors of fetch sessions. Kafka puts them into the response itself, not into partitions.
-_ABOUT_THE_SESSION = frozenset({70, 71, 106})
+# Errors of sessions. Kafka puts them into the response itself, not into partitions.
+_ABOUT_THE_SESSION = frozenset({70, 71, 106, 122, 123, 133})
 
 
 class Fail(RequestAction):
@@ -37,16 +42,13 @@ class Fail(RequestAction):
         return f"fail with {for_code(self._code).message} ({self._code})"
 
     def covers(self, work: RequestWork) -> bool:
-        is_fetch = isinstance(work.request, FetchRequest)  # its session has more partitions
-        return is_fetch or not self._refusal(work).is_empty(work.request)
+        has_session = isinstance(work.request, SESSION_REQUESTS)  # which has more partitions
+        return has_session or not self._refusal(work).is_empty(work.request)
 
     def handle(self, work: RequestWork, go_on: Callable[[], None]) -> None:
         request, context = work.request, work.context
-        if isinstance(request, FetchRequest) and self._is_for_partitions:
+        if isinstance(request, SESSION_REQUESTS) and self._is_for_partitions:
             # The partitions depend on the session, so the handler decides.
-            impatient = copy.copy(request)
-            impatient.max_wait_ms = 0
-            work.request = impatient
             concerns, error = self.rule.match.concerns, for_code(self._code)
             work.context = replace(
                 context,
@@ -79,7 +81,7 @@ class Fail(RequestAction):
         if work.refused is not None:
             refusal.merge(response, work.refused)
             return
-        if isinstance(request, FetchRequest) and self._is_for_partitions:
+        if isinstance(request, SESSION_REQUESTS) and self._is_for_partitions:
             needs_marks = self._code not in BrokerResponseError.by_code
         else:
             needs_marks = not refusal.is_listed(request)
@@ -96,7 +98,7 @@ class Fail(RequestAction):
 
     def _refusal(self, work: RequestWork) -> Refusal:
         at = self._at
-        if isinstance(work.request, FetchRequest) and not self._is_for_partitions:
+        if isinstance(work.request, SESSION_REQUESTS) and not self._is_for_partitions:
             at = "answer"
         of_topics = self.rule.match.is_about_partitions
         return Refusal(type(work.request), work.context.api_version, at, of_topics=of_topics)

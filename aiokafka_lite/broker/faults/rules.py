@@ -11,17 +11,21 @@ from __future__ import annotations
 import asyncio
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, TypeAlias
 
 from aiokafka_lite import _compat
 from aiokafka_lite._compat import Self
 from aiokafka_lite.broker import refusals
+from aiokafka_lite.broker.cluster import ClusterNode
 from aiokafka_lite.broker.handlers.base import HANDLERS, RequestContext
 from aiokafka_lite.broker.network.dispatcher import RequestWork, ServedConnection
+from aiokafka_lite.broker.share.sessions import ShareSessionKey
 from aiokafka_lite.errors import BrokerResponseError
+from aiokafka_lite.protocol.messages.fetch import FetchRequest
 from aiokafka_lite.protocol.messages.metadata import ApiVersionsRequest
+from aiokafka_lite.protocol.messages.share import ShareFetchRequest
 from aiokafka_lite.protocol.registry import API_NAMES
 from aiokafka_lite.protocol.schema import Request, Response
 
@@ -101,12 +105,22 @@ class Match:
         topic_name = topic_names(context)
         named = refusals.named_partitions(work.request, context.api_version, topic_name)
         # A request of a fetch session contains only changed partitions.
-        session_id: int | None = getattr(work.request, "session_id", None)
-        for key in context.node.fetch_sessions.keys_of(session_id) if session_id else ():
-            asked = key.topic
-            name = topic_name(asked) if isinstance(asked, bytes) else asked
-            named.append((name, key.partition))
+        for asked, index in _session_partitions(context.node, work.request):
+            named.append((topic_name(asked) if isinstance(asked, bytes) else asked, index))
         return any(self.concerns(*each) for each in named)
+
+
+def _session_partitions(
+    node: ClusterNode, request: Request[Response]
+) -> Collection[tuple[str | bytes, int]]:
+    """Return the partitions that a request asks for because its session has them."""
+    if isinstance(request, FetchRequest):
+        return node.fetch_sessions.keys_of(request.session_id)
+    if isinstance(request, ShareFetchRequest):
+        return node.share_sessions.keys_of(
+            ShareSessionKey(request.group_id or "", request.member_id or "")
+        )
+    return ()
 
 
 def _is_one_of(wanted: object, value: str | int | None) -> bool:

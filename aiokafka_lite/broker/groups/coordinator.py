@@ -316,12 +316,12 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             raise error
         return self._shares.heartbeat(beat, client)
 
-    def check_empty_share_group(self, group_id: str) -> None:
-        """Raise unless the offsets of this group may be changed, which need not exist."""
+    def check_empty_share_group(self, group_id: str, *, must_exist: bool) -> None:
+        """Raise unless the offsets of this group may be changed."""
         error = self._check(group_id)
         if error is not NoError:
             raise error(error.description)
-        self._shares.check_empty(group_id)
+        self._shares.check_empty(group_id, must_exist=must_exist)
 
     def create_share_group(self, group_id: str) -> None:
         """Create a group without members, unless it exists."""

@@ -8,7 +8,7 @@ import pkgutil
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 from aiokafka_lite._arguments import expected, is_int
 from aiokafka_lite._settings import nearest
@@ -18,9 +18,18 @@ from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.refusals import Level, copy_names, levels_of
 from aiokafka_lite.broker.security.session import SaslSession
 from aiokafka_lite.broker.slices import LoopSlices, run_in_slices
-from aiokafka_lite.broker.topics import Node
+from aiokafka_lite.broker.topics import Node, Partition
 from aiokafka_lite.broker.transactions.coordinator import TransactionCoordinator
-from aiokafka_lite.errors import BrokerResponseError, KafkaError, KafkaStorageError, UnknownError
+from aiokafka_lite.errors import (
+    BrokerResponseError,
+    FencedLeaderEpochError,
+    KafkaError,
+    KafkaStorageError,
+    NoError,
+    NotLeaderForPartitionError,
+    UnknownError,
+)
+from aiokafka_lite.protocol.messages.fetch import NodeEndpoint
 from aiokafka_lite.protocol.registry import API_KEYS, API_NAMES
 from aiokafka_lite.protocol.schema import Message, Request, Response, Struct
 from aiokafka_lite.protocol.source import Steps
@@ -49,7 +58,7 @@ class RequestContext:
     api_version: int
     client_id: str | None
     connection: Client
-    # Returns the error of a partition that a fault refuses, in a Fetch request only.
+    # Returns the error of a partition that a fault refuses, in requests of fetch sessions only.
     refuses: Refuses | None = None
 
     @property
@@ -60,6 +69,14 @@ class RequestContext:
     def address_of(self, node: ClusterNode) -> Node:
         """Return a node's address on the client's listener."""
         return node.address_on(self.connection.listener_name)
+
+    def partition(self, topic: str | bytes, index: int) -> Partition:
+        """Return a partition of a topic, by name or id. Raises also the error of a fault."""
+        partition = self.cluster.catalog.partition(topic, index)
+        refused = self.refuses and self.refuses(partition.topic, index)
+        if refused:
+            raise refused
+        return partition
 
     @property
     def groups(self) -> GroupCoordinator:
@@ -290,3 +307,33 @@ def text_of(error: KafkaError) -> str:
     if error.args:
         return str(error.args[0])
     return error.description if isinstance(error, BrokerResponseError) else str(error)
+
+
+_MOVED: Final = (NotLeaderForPartitionError.errno, FencedLeaderEpochError.errno)
+
+
+def hint_at_leaders(
+    ctx: RequestContext, partitions: Iterable[tuple[tuple[str | bytes, int], Any]]
+) -> list[NodeEndpoint]:
+    """Add the leaders of moved partitions to the response, and return their addresses (KIP-951)."""
+    leaders: dict[int, None] = {}
+    for key, data in partitions:
+        codes = (data.error_code, getattr(data, "acknowledge_error_code", NoError.errno))
+        if not any(code in _MOVED for code in codes):
+            continue
+        try:
+            partition = ctx.cluster.catalog.partition(*key)
+        except BrokerResponseError:  # it was deleted after it was read
+            continue
+        if partition.leader_id in ctx.cluster.nodes:
+            data.current_leader.leader_id = partition.leader_id
+            data.current_leader.leader_epoch = partition.leader_epoch
+            leaders[partition.leader_id] = None
+    return endpoints(ctx, leaders)
+
+
+def endpoints(ctx: RequestContext, node_ids: Iterable[int]) -> list[NodeEndpoint]:
+    return [
+        NodeEndpoint(node_id=at.id, host=at.host, port=at.port, rack=at.rack)
+        for at in (ctx.address_of(ctx.cluster.nodes[each]) for each in node_ids)
+    ]

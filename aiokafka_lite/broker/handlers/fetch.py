@@ -10,16 +10,13 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from aiokafka_lite._compat import Buffer
-from aiokafka_lite.broker.cluster import ClusterNode
 from aiokafka_lite.broker.fetch_sessions import CachedPartition, FetchContext, FetchKey
-from aiokafka_lite.broker.handlers.base import Delayed, RequestContext, handler
+from aiokafka_lite.broker.handlers.base import Delayed, RequestContext, handler, hint_at_leaders
 from aiokafka_lite.broker.log.storage import UNDEFINED_EPOCH
 from aiokafka_lite.broker.topics import NO_EPOCH, Partition, PartitionKey, ServingNode
 from aiokafka_lite.errors import (
     BrokerResponseError,
-    FencedLeaderEpochError,
     KafkaError,
-    NotLeaderForPartitionError,
     OffsetOutOfRangeError,
     UnknownError,
 )
@@ -31,8 +28,6 @@ from aiokafka_lite.protocol.messages.fetch import (
     FetchResponse,
     FetchTopic,
     ForgottenTopic,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
     PartitionData,
 )
 from aiokafka_lite.protocol.source import ELEMENTS_PER_STEP, Steps
@@ -239,8 +234,6 @@ FIRST_THAT_READS_FOLLOWERS: Final = 11
 FIRST_WITH_TOPIC_IDS: Final = 13
 FIRST_WITH_LEADER_HINTS: Final = 16
 
-_MOVED: Final = (NotLeaderForPartitionError.errno, FencedLeaderEpochError.errno)
-
 
 @handler(FetchRequest)
 def fetch(ctx: RequestContext, request: FetchRequest) -> Steps[FetchResponse | Delayed]:
@@ -275,6 +268,7 @@ def fetch(ctx: RequestContext, request: FetchRequest) -> Steps[FetchResponse | D
     if (
         not read.keys
         or request.max_wait_ms <= 0
+        or ctx.refuses is not None
         or findings.size >= read.min_bytes
         or findings.is_final
     ):
@@ -322,49 +316,21 @@ def _forgotten(topics: Sequence[ForgottenTopic], uses_topic_ids: bool) -> Steps[
 
 def _find(ctx: RequestContext, target: CachedPartition) -> Partition | type[BrokerResponseError]:
     try:
-        partition = ctx.cluster.catalog.partition(*target.key)
+        return ctx.partition(*target.key)
     except BrokerResponseError as error:
         return type(error)
-    refused = ctx.refuses and ctx.refuses(partition.topic, partition.index)
-    return refused or partition
 
 
 def _response(ctx: RequestContext, context: FetchContext, findings: Findings) -> FetchResponse:
     session_id, partitions = context.to_send(findings.results)
-    hints: list[ClusterNode] = []
     has_errors = findings.is_final or ctx.refuses is not None
-    if has_errors and ctx.api_version >= FIRST_WITH_LEADER_HINTS:
-        hints = _hint_at_leaders(ctx, partitions)
+    has_hints = has_errors and ctx.api_version >= FIRST_WITH_LEADER_HINTS
     return FetchResponse(
         error_code=context.error.errno,
         session_id=session_id,
         responses=_by_topic(partitions),
-        node_endpoints=[
-            NodeEndpoint(node_id=at.id, host=at.host, port=at.port, rack=at.rack)
-            for at in map(ctx.address_of, hints)
-        ],
+        node_endpoints=hint_at_leaders(ctx, partitions) if has_hints else [],
     )
-
-
-def _hint_at_leaders(
-    ctx: RequestContext, partitions: Sequence[tuple[FetchKey, PartitionData]]
-) -> list[ClusterNode]:
-    """Add the leaders of moved partitions to the response, and return their nodes (KIP-951)."""
-    leaders: dict[int, ClusterNode] = {}
-    for key, data in partitions:
-        if data.error_code not in _MOVED:
-            continue
-        try:
-            partition = ctx.cluster.catalog.partition(*key)
-        except BrokerResponseError:  # it was deleted after it was read
-            continue
-        leader = ctx.cluster.nodes.get(partition.leader_id)
-        if leader is not None:
-            data.current_leader = LeaderIdAndEpoch(
-                leader_id=leader.id, leader_epoch=partition.leader_epoch
-            )
-            leaders[leader.id] = leader
-    return list(leaders.values())
 
 
 def _by_topic(

@@ -17,6 +17,7 @@ from aiokafka_lite.broker.handlers.base import (
     RequestContext,
     answered,
     code_of,
+    endpoints,
     handler,
     handles_each,
     text_of,
@@ -48,10 +49,7 @@ from aiokafka_lite.errors import (
     UnsupportedCodecError,
     UnsupportedVersionError,
 )
-from aiokafka_lite.protocol.messages.fetch import (
-    LeaderIdAndEpoch,
-    NodeEndpoint,
-)
+from aiokafka_lite.protocol.messages.fetch import LeaderIdAndEpoch
 from aiokafka_lite.protocol.messages.offsets import (
     EpochEndOffset,
     ListOffsetsPartition,
@@ -120,10 +118,7 @@ def produce(
     outcome = _Outcome((yield from why_refused(request)))
     answer = yield from answered(ctx, request, partial(_append, outcome=outcome))
     if request.acks != NO_ACKS:
-        leaders = (ctx.address_of(ctx.cluster.nodes[node]) for node in outcome.leaders)
-        answer.node_endpoints = [
-            NodeEndpoint(node_id=at.id, host=at.host, port=at.port, rack=at.rack) for at in leaders
-        ]
+        answer.node_endpoints = endpoints(ctx, outcome.leaders)
         return answer if outcome.are_topics_kept else _answer_when_kept(ctx, answer)
     if outcome.failed is not None:
         raise KafkaProtocolError(

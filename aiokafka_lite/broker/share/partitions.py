@@ -43,6 +43,7 @@ from aiokafka_lite.protocol.messages.coordinator_records import (
     ShareSnapshotKey,
     ShareSnapshotValue,
 )
+from aiokafka_lite.protocol.messages.share_groups import DescribeShareGroupOffsetsResponsePartition
 from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.protocol.wire import uuid_to_str
 from aiokafka_lite.records import build_batch, each_record, iter_batches
@@ -56,14 +57,6 @@ class ShareKey(NamedTuple):
 
     group_id: str
     partition: PartitionKey
-
-
-class ShareOffsets(NamedTuple):
-    """What operators see of a share partition (KIP-1226), as of its newest snapshot."""
-
-    start_offset: int = NO_OFFSET
-    leader_epoch: int = 0
-    lag: int = -1
 
 
 class SharePartitions:
@@ -150,14 +143,19 @@ class SharePartitions:
 
     # Of operators
 
-    def offsets(self, group_id: str, partition: PartitionKey) -> ShareOffsets:
+    def described(
+        self, group_id: str, partition: PartitionKey
+    ) -> DescribeShareGroupOffsetsResponsePartition:
+        """Return what operators see of a partition (KIP-1226), as of its newest snapshot."""
+        seen = DescribeShareGroupOffsetsResponsePartition(
+            partition_index=partition.partition, start_offset=NO_OFFSET
+        )
         stored = self._stored.get(ShareKey(group_id, partition))
-        if stored is None or stored.start_offset == NO_OFFSET:
-            return ShareOffsets()
-        end = self._catalog.partition(*partition).high_watermark
-        finished = max(stored.delivery_complete_count, 0)
-        lag = end - stored.start_offset - finished
-        return ShareOffsets(stored.start_offset, stored.leader_epoch, lag)
+        if stored is not None and stored.start_offset != NO_OFFSET:
+            end = self._catalog.partition(*partition).high_watermark
+            seen.start_offset, seen.leader_epoch = stored.start_offset, stored.leader_epoch
+            seen.lag = end - stored.start_offset - max(stored.delivery_complete_count, 0)
+        return seen
 
     def alter(self, group_id: str, partition: PartitionKey, start_offset: int) -> None:
         """Let a group start at an offset, which may be outside of the log."""
@@ -231,7 +229,7 @@ class SharePartitions:
         if live is not None and live.leader_epoch == NO_EPOCH:
             raise NotLeaderForPartitionError("the start offset of the group was altered")
         if live is None or not self._is_current(live, partition):
-            raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
+            raise UnknownTopicOrPartitionError
         if live.acknowledge(member_id, acks, until=self.lock_end(key.group_id)):
             self._changed(key, live)
 

@@ -93,6 +93,10 @@ class ShareSessionCache:
             session.epoch = epoch + 1 if epoch < _LAST_EPOCH else 1
         return session
 
+    def keys_of(self, member: ShareSessionKey) -> Sequence[PartitionKey]:
+        session = self._sessions.get(member)
+        return () if session is None else tuple(session.partitions)
+
     def close_of(self, connection: object) -> Sequence[ShareSessionKey]:
         """Close the sessions that a connection opened, and return their members."""
         members = [

@@ -17,7 +17,7 @@ from aiokafka_lite.protocol.messages.share_groups import (
 )
 from tests.broker.share.requests import ACCEPT, RELEASE, ShareGroup, produce
 
-UNKNOWN_PARTITION, NOT_LEADER, INVALID_GROUP_ID, NON_EMPTY = 3, 6, 24, 68
+UNKNOWN_PARTITION, NOT_LEADER, INVALID_GROUP_ID, NON_EMPTY, NO_GROUP = 3, 6, 24, 68, 69
 
 
 class Offsets(NamedTuple):
@@ -134,8 +134,11 @@ async def test_altered_offset_is_where_the_next_fetch_begins(group: ShareGroup) 
         assert (await member.poll()).ranges == [(2, 4, 1)]
 
 
-async def test_group_that_does_not_exist_can_get_offsets(group: ShareGroup) -> None:
+async def test_group_that_does_not_exist_can_get_offsets_but_has_none_to_delete(
+    group: ShareGroup,
+) -> None:
     await produce(group, 5)
+    assert await delete(group, group.topic) == await delete(group) == NO_GROUP
     assert await alter(group, {(group.topic, 0): 3}) == {f"{group.topic}-0": 0}
     async with group.member() as member:
         assert (await member.poll()).ranges == [(3, 4, 1)]

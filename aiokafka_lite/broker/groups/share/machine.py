@@ -196,8 +196,8 @@ class ShareDriver(ModernDriver[ShareGroup, ShareMachine]):
         asyncio.get_running_loop().call_soon(self._start_partitions, group_id)
         return reply
 
-    def check_empty(self, group_id: str) -> None:
-        if group_id in self.groups and not self._stored(group_id).is_empty:
+    def check_empty(self, group_id: str, *, must_exist: bool) -> None:
+        if (must_exist or group_id in self.groups) and not self._stored(group_id).is_empty:
             raise NonEmptyGroup(NonEmptyGroup.description)
 
     def create(self, group_id: str) -> None:
