@@ -80,6 +80,7 @@ PLAIN_FUNCTION: Final = Kind(
     lambda given: callable(given) and not inspect.iscoroutinefunction(given),
 )
 INT: Final = Kind("an int", is_int)
+POSITIVE_INT: Final = Kind("a positive int", lambda given: is_int(given) and given >= 1, ValueError)
 NUMBER: Final = Kind("a number", is_number)
 TEXT: Final = Kind("a str", lambda given: isinstance(given, str))
 _KINDS: Final[Mapping[str, Kind]] = {

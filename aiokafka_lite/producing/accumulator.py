@@ -319,9 +319,7 @@ class Accumulator:
         batch = self._open(queue, size, receipt.tell)
         try:
             for number, row in enumerate(own.rows()):
-                batch.append(
-                    row.timestamp_ms, row.key, row.value, row.headers, row.size_bytes, number
-                )
+                batch.append(*row, receipt=number)
         except BaseException:
             queue.give_up(batch)
             self.used_bytes += batch.room_bytes

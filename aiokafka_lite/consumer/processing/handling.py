@@ -21,7 +21,7 @@ from typing import (
     runtime_checkable,
 )
 
-from aiokafka_lite._arguments import FLAG, NUMBER, check_fields, is_int, is_list, is_number
+from aiokafka_lite._arguments import NUMBER, POSITIVE_INT, check_fields, is_int, is_list, is_number
 from aiokafka_lite.client.backoff import delay_after
 from aiokafka_lite.consumer.buffer.chunk import serialized
 from aiokafka_lite.consumer.config import is_async_callable
@@ -436,24 +436,18 @@ class Handling:
         return [each for each in every if isinstance(each, DeadLetterKeeper)]
 
     def __post_init__(self) -> None:
-        NUMBER.check("timeout_s", self.timeout_s, or_none=True)
-        if self.timeout_s is not None and not 0 < self.timeout_s < math.inf:
-            raise ValueError(
-                f"timeout_s must be a positive number of seconds or None, not {self.timeout_s!r}"
-            )
-        NUMBER.check("batch_wait_ms", self.batch_wait_ms)
+        check_fields(self, {"int": POSITIVE_INT})
+        if not isinstance(self.concurrency, Concurrency):
+            POSITIVE_INT.check("concurrency", self.concurrency)
+        for name in ("timeout_s", "max_per_second"):
+            if (limit := getattr(self, name)) is not None and not 0 < limit < math.inf:
+                raise ValueError(f"{name} must be a positive number or None, not {limit!r}")
         if not 0 <= self.batch_wait_ms < math.inf:
             raise ValueError(
                 f"batch_wait_ms must be at least 0 and finite, not {self.batch_wait_ms}"
             )
         if self.batch_wait_ms and self.batch_size is None:
             raise ValueError("batch_wait_ms needs batch_size: only lists wait for more records")
-        NUMBER.check("max_per_second", self.max_per_second, or_none=True)
-        if self.max_per_second is not None and not 0 < self.max_per_second < math.inf:
-            raise ValueError(
-                f"max_per_second must be a positive number or None, not {self.max_per_second!r}"
-            )
-        FLAG.check("fair", self.fair)
         if self.priority is not None:
             _check_priority(self.priority)
         for name in ("fair", "priority"):
@@ -466,14 +460,6 @@ class Handling:
             raise ValueError(f'batch_by must be "key", "partition" or None, not {self.batch_by!r}')
         if self.batch_by is not None and self.batch_size is None:
             raise ValueError("batch_by needs batch_size: it is about lists of records")
-        for name in ("concurrency", "batch_size", "max_uncommitted"):
-            number = getattr(self, name)
-            if number is None and name == "batch_size":
-                continue
-            if isinstance(number, Concurrency) and name == "concurrency":
-                continue
-            if not is_int(number) or number < 1:
-                raise ValueError(f"{name} must be a positive int, not {number!r}")
         is_function = callable(self.order) and not is_async_callable(self.order)
         if not is_function and self.order not in ("key", "partition", None):
             raise ValueError(

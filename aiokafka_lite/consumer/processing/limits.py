@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from aiokafka_lite._arguments import is_int
+from aiokafka_lite._arguments import POSITIVE_INT
 
 # The longest time without calls whose calls are made up for at once.
 BURST_S: Final = 0.1
@@ -49,8 +49,7 @@ class Concurrency:
 
     @value.setter
     def value(self, value: int) -> None:
-        if not is_int(value) or value < 1:
-            raise ValueError(f"concurrency must be a positive int, not {value!r}")
+        POSITIVE_INT.check("concurrency", value)
         self._value = value
         for changed in tuple(self._runs):
             changed()

@@ -422,13 +422,11 @@ class Outbox:
             self._drop(entry, partitions)
 
     def _drop(self, entry: Entry, partitions: Collection[TopicPartition] = ()) -> None:
-        self._fail(
-            entry,
-            CommitFailedError(
-                "the outputs of a record were not committed, because the record's partition is no "
-                "longer assigned to this member"
-            ),
+        error = CommitFailedError(
+            "the outputs of a record were not committed, because the record's partition is no "
+            "longer assigned to this member"
         )
+        self._fail([entry], error)
         if entry.outcome is None:
             left = [each for each in entry.jobs if each.cursor.tp not in partitions]
             if left := [each for each in left if each.is_current]:
@@ -495,13 +493,8 @@ class Outbox:
         except BaseException:
             self._offsets.begin_anew(seeks)
             entries, self._writing = self._writing, ()
-            for entry in entries:
-                self._fail(
-                    entry,
-                    CommitFailedError(
-                        "the transaction was cancelled, so it is unknown whether it is committed"
-                    ),
-                )
+            unknown = "the transaction was cancelled, so it is unknown whether it is committed"
+            self._fail(entries, CommitFailedError(unknown))
             self._moved(entries)
             raise
         written, self._writing = self._writing, ()
@@ -611,15 +604,12 @@ class Outbox:
         kept = set(chosen)
         left_out = [each for each in entries if each not in kept]
         self._take(left_out)
-        for entry in left_out:
-            self._fail(
-                entry,
-                OffsetMetadataTooLargeError(
-                    "this record cannot be committed before earlier records are finished, because "
-                    "the list of finished records in the commit metadata has reached the brokers' "
-                    "offset.metadata.max.bytes"
-                ),
-            )
+        error = OffsetMetadataTooLargeError(
+            "this record cannot be committed before earlier records are finished, because the list "
+            "of finished records in the commit metadata has reached the brokers' "
+            "offset.metadata.max.bytes"
+        )
+        self._fail(left_out, error)
 
     @staticmethod
     def _first_of(entries: Iterable[Entry]) -> list[Entry]:
@@ -677,7 +667,7 @@ class Outbox:
     def _refuse(self, errors: Mapping[Entry, Exception]) -> None:
         self._take(errors)
         for entry, error in errors.items():
-            self._fail(entry, error)
+            self._fail([entry], error)
             if entry.outcome is None:
                 if len(entry.jobs) > 1:  # each is handled again, alone
                     self._await(entry.jobs)
@@ -696,8 +686,7 @@ class Outbox:
         has_rebalanced = isinstance(cause, CommitFailedError)
         is_passing = has_rebalanced or (isinstance(cause, KafkaError) and cause.retriable)
         if self._is_of_letters and not has_rebalanced:
-            for entry in entries:
-                self._fail(entry, error)
+            self._fail(entries, error)
             if not entries:  # there is no producer
                 self._drop_all(error)
             self._moved(entries)
@@ -713,9 +702,10 @@ class Outbox:
         self._moved(entries)
         return self._backoff.next_delay_s()
 
-    def _fail(self, entry: Entry, error: BaseException) -> None:
-        self._size -= entry.size
-        entry.fail(error)
+    def _fail(self, entries: Iterable[Entry], error: BaseException) -> None:
+        for entry in entries:
+            self._size -= entry.size
+            entry.fail(error)
 
     def _task_failed(self, error: BaseException) -> None:
         self._is_closing = True
@@ -728,8 +718,7 @@ class Outbox:
         self._entries, self._waiting, self._waits_from = deque(), [], {}
         self._awaited.clear()
         self._end_requests()
-        for entry in entries:
-            self._fail(entry, error)
+        self._fail(entries, error)
         self._moved(entries)
 
 
