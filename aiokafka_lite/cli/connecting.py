@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aiokafka_lite._settings import nearest
 from aiokafka_lite.cli.arguments import add_arguments
-from aiokafka_lite.cli.problems import CommandError, UsageError
+from aiokafka_lite.cli.problems import CommandError, UsageError, plain_text
 from aiokafka_lite.client.blocking_cluster import BlockingCluster
 from aiokafka_lite.client.config import ClientConfig
 from aiokafka_lite.errors import InsecureConfigError, OptionError
@@ -204,7 +204,7 @@ def connecting(
     try:
         parsed = parse_kafka_options(raw)
     except (OptionError, InsecureConfigError) as error:
-        raise UsageError(_as_options(str(error.args[0]))) from error
+        raise UsageError(plain_text(error)) from error
     return Connecting(parsed.client, parsed.mechanism, parsed.login, parsed.client_rack)
 
 
@@ -319,21 +319,6 @@ def _check_name(name: str) -> None:
         if name in WITHOUT_EFFECT or name in REFUSED or name in WRITING:
             raise UsageError(f"-X {name}: no command uses this setting, so leave it out")
         raise UsageError(f"-X {name}: there is no such setting{nearest(name, ACCEPTED)}")
-
-
-# Messages of the parsers name Spark's options, which have a prefix.
-_PREFIXED: Final = re.compile(r"\boption(s?) kafka\.")
-_FURTHER_PREFIXES: Final = re.compile(r"\bkafka\.(?=(?:ssl|sasl|security|bootstrap)\.)")
-_ON_EXECUTORS: Final = re.compile(r"\. The file must exist at this path on the driver and .*$")
-
-
-def _as_options(message: str) -> str:
-    message = _PREFIXED.sub(r"setting\1 ", message)
-    message = _FURTHER_PREFIXES.sub("", message)
-    message = _ON_EXECUTORS.sub("", message)
-    return message.replace(
-        "set allowPlaintextCredentials=true", "give --allow-plaintext-credentials"
-    )
 
 
 _SPACE: Final = " \t\f"

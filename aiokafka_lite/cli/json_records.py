@@ -6,13 +6,12 @@ import base64
 import binascii
 import json
 from collections.abc import Iterator
-from typing import Final, TypeAlias
+from typing import Final
 
 from aiokafka_lite._arguments import is_int
+from aiokafka_lite._pages import Json
 from aiokafka_lite.cli.problems import LineProblem
 from aiokafka_lite.producing.batch import Output
-
-Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 
 FIELDS: Final = ("topic", "key", "value", "headers", "partition", "timestamp")
 # A field of `cat --json`: a record gets the next offset instead.

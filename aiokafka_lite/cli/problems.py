@@ -51,13 +51,17 @@ class Interrupted(Exception):
         return 128 + self.signal_number
 
 
-# Advice for programs in errors, and the matching options.
+# Advice in errors for programs, and for Spark, whose options have a prefix, and that for commands.
 _OPTIONS: Final = (
     (r"call create_ssl_context\(cafile=\.\.\.\) with", "set --ca-file to"),
     (r"certfile= and keyfile= to create_ssl_context\(\)", "--cert-file and --key-file"),
     (r"certfile= of create_ssl_context\(\)", "--cert-file"),
     (r"\bsecurity_protocol\b", "--security-protocol"),
     (r"\b(delivery|request)_timeout_ms(=[0-9]+(\.[0-9]+)?)?", "--timeout"),
+    (r"\boption(s?) kafka\.", r"setting\1 "),
+    (r"\bkafka\.(?=(?:ssl|sasl|security|bootstrap)\.)", ""),
+    (r"\. The file must exist at this path on the driver and .*$", ""),
+    (r"\bset allowPlaintextCredentials=true", "give --allow-plaintext-credentials"),
 )
 
 
