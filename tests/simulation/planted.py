@@ -1881,7 +1881,7 @@ _SHARING: Final = (
         (
             _edit(
                 "consumer.sharing.leases",
-                "        may_renew = self.can_renew is not False and lease_range.is_renewable\n",
+                "        may_renew = lease_range.is_renewable and lease_range.until < end_at\n",
                 "        may_renew = False\n",
             ),
         ),

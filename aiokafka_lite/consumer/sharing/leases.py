@@ -42,6 +42,8 @@ Record: TypeAlias = ConsumerRecord
 RENEWED_AT_SHARE: Final = 0.5
 # A renewal takes with it the locks that are due soon.
 RENEWED_WITH_SHARE: Final = 0.75
+# How long a node is asked for no renewals after it has refused the first one.
+RENEWALS_OFF_S: Final = 60.0
 # Brokers archive a record after so many deliveries (share.delivery.count.limit). An undecodable one
 # is rejected before that, so that this is told.
 DELIVERY_COUNT_LIMIT: Final = 5
@@ -336,8 +338,8 @@ class Leases:
         # Locks are not renewed beyond this age.
         self.max_lease_s = math.inf
         self.counts = LeaseCounts()
-        # Whether renewals are refused (share.renew.acknowledge.enable), as far as known.
-        self.can_renew: bool | None = None
+        # By node, from when on locks are renewed. -inf: a renewal has succeeded.
+        self._renewed_from: dict[int, float] = {}
 
     # --- Acquiring ------------------------------------------------------------------------
     def acquire(
@@ -504,6 +506,11 @@ class Leases:
     def has_unsent(self, node_id: int) -> bool:
         return bool(self._unsent.get(node_id))
 
+    def has_results(self, node_id: int) -> bool:
+        """Whether what is to be sent is more than the end of the session does by itself."""
+        unsent = self._unsent.get(node_id, ())
+        return any(b"A" in each.states or b"J" in each.states for each in unsent)
+
     def is_holding(self, node_id: int) -> bool:
         """Whether locks of this node are held, or being settled."""
         return bool(self._ranges.get(node_id))
@@ -516,26 +523,37 @@ class Leases:
         return found
 
     # --- Renewals -------------------------------------------------------------------------
+    def connected(self, node_id: int, *, can_renew: bool) -> None:
+        """Note that a node offers renewals. Whether the group allows them shows the first one."""
+        self._renewed_from.pop(node_id, None)
+        if not can_renew:
+            self._renewed_from[node_id] = math.inf
+
+    def can_renew(self, node_id: int, now: float) -> bool:
+        """Whether the node renews locks, as far as known. May be called by another thread."""
+        return now >= self._renewed_from.get(node_id, -math.inf)
+
     def renewal_due_at(self, node_id: int) -> float:
         """Return the time of the next renewal, or of the next end of a lock."""
-        due_at = math.inf
+        due_at, renewed_from = math.inf, self._renewed_from.get(node_id, -math.inf)
         for each in self.ranges(node_id):  # in the order of their ends
-            if self._is_renewed(each):
-                return min(due_at, each.until - each.lock_s * RENEWED_AT_SHARE)
+            if self._is_renewed(each) and renewed_from < each.until:
+                half_at = each.until - each.lock_s * RENEWED_AT_SHARE
+                return min(due_at, max(half_at, renewed_from))
             due_at = min(due_at, each.until)
         return due_at
 
     def _is_renewed(self, lease_range: LeaseRange) -> bool:
         end_at = lease_range.acquired_at + self.max_lease_s
-        may_renew = self.can_renew is not False and lease_range.is_renewable
-        return may_renew and lease_range.until < end_at and HELD in lease_range.states
+        may_renew = lease_range.is_renewable and lease_range.until < end_at
+        return may_renew and HELD in lease_range.states
 
     def renewals(self, node_id: int, now: float) -> Acknowledgements:
         """Return the locks to renew now, as one request. Empty: none is due.
 
         May be called by another thread, while this one sends nothing.
         """
-        if now < self.renewal_due_at(node_id):
+        if now < self.renewal_due_at(node_id) or not self.can_renew(node_id, now):
             return {}
         portions: dict[SharePartition, list[Portion]] = {}
         left: dict[SharePartition, int] = {}
@@ -565,7 +583,7 @@ class Leases:
         for partition, portions in sent.items():
             ranges = dict.fromkeys(portion.range for portion in portions)
             if (error := errors.get(partition)) is None:
-                self.can_renew = True
+                self._renewed_from[partition.node_id] = -math.inf
                 self._note_success(partition)
                 at_node = self._ranges.get(partition.node_id, {})
                 for each in ranges:
@@ -576,10 +594,11 @@ class Leases:
                         self._insert(each)
             elif isinstance(error, InvalidRecordStateError):
                 if not self._note_refusal(partition, portions, len(ranges) > 1):
-                    # The first one ever: the group has switched renewals off.
-                    self.can_renew = self.can_renew or False
                     for each in ranges:
                         each.is_renewable = False
+                    # Without a success before, the group has switched renewals off.
+                    if self._renewed_from.pop(partition.node_id, None) != -math.inf:
+                        self._renewed_from[partition.node_id] = asked_at + RENEWALS_OFF_S
             elif not may_pass(error):
                 self.lose(ranges, str(error))
 

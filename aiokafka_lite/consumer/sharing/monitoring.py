@@ -78,11 +78,13 @@ def _troubles(engine: ShareEngine, run: ShareRun | None, now: float) -> Iterator
     else:
         if not leasing.member.is_member:
             yield f"{group} is being joined, and no records are leased until then"
-        if leasing.leases.can_renew is False:
-            yield (
-                f"{group} does not renew leases (share.renew.acknowledge.enable): a record is "
-                f"delivered again if its handler takes longer than {leasing.lock_s:g} s"
-            )
+        for source in leasing.copy_sources():
+            if source.partitions and not leasing.leases.can_renew(source.node_id, now):
+                yield (
+                    f"{parts.cluster.pool.describe(source.node_id)} does not renew leases of "
+                    f"{group} (share.renew.acknowledge.enable): a record is delivered again if its "
+                    f"handler takes longer than {leasing.lock_s:g} s"
+                )
         yield from _failures(leasing, now)
     pool = parts.cluster.pool
     for node_id in pool.node_ids():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.consumer.membership.coordinator import Coordinator
+from aiokafka_lite.consumer.membership.grouped import LEAVE_MAX_S
 from aiokafka_lite.consumer.membership.kip848.member import MemberState
 from aiokafka_lite.consumer.sharing.demand import Demand
 from aiokafka_lite.consumer.sharing.leases import (
@@ -163,7 +164,10 @@ class Leasing:
         for key, former in before.items():
             if (now := partitions.get(key)) is former:
                 continue
-            del self._sources[former.node_id].partitions[key]
+            source = self._sources[former.node_id]
+            del source.partitions[key]
+            if not source.partitions:
+                source.failure = None
             if now is None:
                 self.leases.release_waiting(former)
             else:
@@ -277,9 +281,11 @@ class Leasing:
         self._is_closing = True
         self.cluster.remove_listener(self.assigned)
         self.leases.release_all()
-        for source in self._sources.values():
+        for node_id, source in self._sources.items():
             source.close()
+            if not source.is_connected:
+                self.scope.cancel(self._tasks[node_id])
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=max(0.0, until - self._loop.time()))
         await self.heartbeat.end()
-        await self.heartbeat.leave(until)
+        await self.heartbeat.leave(min(until, self._loop.time() + LEAVE_MAX_S))

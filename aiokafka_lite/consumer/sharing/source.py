@@ -143,6 +143,11 @@ class ShareSource:
         # Renewals of the heartbeat thread that the loop has not taken over, oldest first.
         self._by_thread: list[SentByThread] = []
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there may be a session, and locks."""
+        return self._connection is not None
+
     # --- Notifications --------------------------------------------------------------------
     def wake(self) -> None:
         self._wake.set()
@@ -184,7 +189,7 @@ class ShareSource:
                     await self._end_session()
                     self._dropped = None
                     continue
-                if self._is_closing and not leases.has_unsent(self.node_id):
+                if self._is_closing and not self._has_to_send(now):
                     await self._end_session()
                     return
                 due_at = self._due_at(now)
@@ -195,6 +200,12 @@ class ShareSource:
                     self._lose_session(error)
             if due_at > now:
                 await self._wake.wait(None if due_at == math.inf else due_at)
+
+    def _has_to_send(self, now: float) -> bool:
+        """Whether acknowledgements keep the session open. The stop does not retry releases."""
+        if now < self._not_before:
+            return self._leases.has_results(self.node_id)
+        return self._leases.has_unsent(self.node_id)
 
     def _due_at(self, now: float) -> float:
         """Return when to send the next request, and note when and how much to fetch."""
@@ -238,8 +249,8 @@ class ShareSource:
             if self._connection is not None:
                 self._lose_session(KafkaConnectionError("the connection was replaced"))
             self._connection = connection
-            if connection.api_versions.choose(ShareAcknowledgeRequest) < FIRST_WITH_RENEWALS:
-                self._leases.can_renew = False
+            version = connection.api_versions.choose(ShareAcknowledgeRequest)
+            self._leases.connected(self.node_id, can_renew=version >= FIRST_WITH_RENEWALS)
             connection.closed.add_done_callback(lambda _: self._wake.set())
         return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, cast
 
@@ -123,6 +124,8 @@ class ScriptedPool:
     def __init__(self) -> None:
         self.sent: list[Sent] = []
         self.arrived = Event()
+        # To this node no connection is ever open.
+        self.unreachable: int | None = None
         # Of the requests that the nodes offer.
         self.version = 2
         self.connections: dict[int, ScriptedConnection] = {}
@@ -132,6 +135,8 @@ class ScriptedPool:
         return None if connection is None or connection.error is not None else connection
 
     async def connect(self, node_id: int, lane: Lane) -> ScriptedConnection:
+        if node_id == self.unreachable:
+            await asyncio.sleep(math.inf)
         connection = self.connections[node_id] = ScriptedConnection(self, node_id)
         return connection
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiokafka_lite.consumer.sharing.leases import (
+    RENEWALS_OFF_S,
     Acknowledgements,
     AckType,
     Acquired,
@@ -391,29 +392,48 @@ def test_record_settled_while_it_is_renewed_is_sent_after_the_answer() -> None:
     assert second.until == LOCK_S * 1.5
 
 
-def test_refused_first_renewal_means_that_the_group_does_not_renew() -> None:
+def test_node_that_refuses_the_first_renewal_is_asked_again_only_after_a_while() -> None:
     table = Table()
     table.acquire((0, 1, 1))
     leases = table.take()
     renew(table, LOCK_S / 2, InvalidRecordStateError())
-    assert table.leases.can_renew is False
+    assert not table.leases.can_renew(NODE, LOCK_S)
+    assert table.leases.can_renew(NODE + 1, LOCK_S)
     assert states(leases) == [LeaseState.HELD] * 2
     assert table.leases.renewal_due_at(NODE) == LOCK_S
     assert renew(table, LOCK_S - 1) == []
     assert table.leases.settle(leases[0], ACCEPT)
     table.leases.expire(NODE, LOCK_S)
     assert table.lost_offsets == [0, 1]
+    later = LOCK_S / 2 + RENEWALS_OFF_S - 5
+    table.acquire((5, 5, 1), at=later - LOCK_S / 2)
+    table.take()
+    assert table.leases.renewal_due_at(NODE) == later + 5
+    assert renew(table, later) == []
+    assert renew(table, later + 5) == [(5, 5, AckType.RENEW)]
+    assert table.leases.can_renew(NODE, later)
+
+
+def test_another_connection_may_renew_what_an_old_broker_could_not() -> None:
+    table = Table()
+    table.leases.connected(NODE, can_renew=False)
+    table.acquire((0, 1, 1))
+    table.take()
+    assert renew(table, LOCK_S / 2) == []
+    table.leases.connected(NODE, can_renew=True)
+    assert renew(table, LOCK_S / 2) == [(0, 1, AckType.RENEW)]
 
 
 def test_refused_renewal_does_not_end_those_of_other_ranges() -> None:
     table = Table()
     table.acquire((0, 1, 1), (10, 11, 1), (20, 21, 1))
     table.take()
-    table.leases.can_renew = True
     now = LOCK_S / 2
+    renew(table, now)
+    now += LOCK_S / 2
     while sent := on_the_wire(table.leases.renewals(NODE, now)):
         renew(table, now, InvalidRecordStateError() if (10, 11, AckType.RENEW) in sent else None)
-    table.leases.expire(NODE, LOCK_S)
+    table.leases.expire(NODE, LOCK_S * 1.5)
     assert table.lost_offsets == [10, 11]
 
 

@@ -248,7 +248,8 @@ async def test_group_without_renewals_keeps_records_until_their_locks_end(group:
     await group.produce(3)
     async with group.member() as one:
         leases = await take(one, 3)
-        await until(lambda: one.leasing.leases.can_renew is False)
+        (source,), loop = one.leasing.copy_sources(), asyncio.get_running_loop()
+        await until(lambda: not one.leasing.leases.can_renew(source.node_id, loop.time()))
         accept(one, leases[:1])
         await flush(one)
         await until(lambda: bool(one.lost))

@@ -14,6 +14,7 @@ from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.deserializers import AsyncDeserializer, Serialized
 from aiokafka_lite.errors import (
+    CoordinatorNotAvailableError,
     DeserializationError,
     GroupAuthorizationFailedError,
     IllegalStateError,
@@ -263,6 +264,23 @@ async def test_a_read_raises_when_the_group_may_not_be_read_any_more() -> None:
             broker.on("ShareFetch").fail(GroupAuthorizationFailedError, at="answer")
             with pytest.raises(GroupAuthorizationFailedError):
                 await consumer.getone()
+
+
+@pytest.mark.virtual_time
+async def test_the_stop_waits_only_briefly_for_a_coordinator_that_is_not_available() -> None:
+    loop = asyncio.get_running_loop()
+    async with Broker() as broker:
+        broker.create_topic("topic")
+        consumer = AIOKafkaShareConsumer(
+            "topic", group_id="group", bootstrap_servers=broker.bootstrap_servers
+        )
+        await consumer.start()
+        for api in ("FindCoordinator", "ShareGroupHeartbeat"):
+            broker.on(api).fail(CoordinatorNotAvailableError, None, at="answer")
+        await asyncio.sleep(10)
+        began = loop.time()
+        await consumer.stop()
+        assert loop.time() - began < 3.0
 
 
 class Json(AsyncDeserializer[object]):

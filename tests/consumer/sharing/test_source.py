@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from aiokafka_lite.consumer.membership.grouped import LEAVE_MAX_S
 from aiokafka_lite.consumer.sharing.demand import TURN_S
 from aiokafka_lite.consumer.sharing.leases import AckType, LeaseState, RecordLease
 from aiokafka_lite.errors import (
@@ -226,6 +227,37 @@ async def test_close_awaits_the_fetch_and_releases_what_it_brings() -> None:
         assert not made.lost
 
 
+@pytest.mark.parametrize("ack_type", [ACCEPT, RELEASE])
+async def test_close_sends_accepted_records_again_but_not_released_ones(ack_type: AckType) -> None:
+    async with scene(free=1) as made:
+        (lease,) = await made.acquire((0, 0))
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        made.leasing.settle(lease, ack_type)
+        closing = asyncio.ensure_future(made.leasing.close(began + 20))
+        error = CoordinatorLoadInProgressError.errno
+        count = 0
+        while (sent := await made.sent()).epoch != -1 and count < 5:
+            sent.answer(share_acknowledge.PartitionData(partition_index=0, error_code=error))
+            count += 1
+        assert count == (5 if ack_type is ACCEPT else 1)
+        sent.answer()
+        if sent.epoch != -1:
+            (await made.sent()).answer()
+        await closing
+        assert not made.lost
+
+
+async def test_close_waits_for_no_connection_and_only_briefly_for_the_coordinator() -> None:
+    async with scene(free=1) as made:
+        made.cluster.pool.unreachable = 1
+        made.leasing.wanted()
+        await made.settle_down()
+        began = asyncio.get_running_loop().time()
+        await made.leasing.close(began + 20)
+        assert asyncio.get_running_loop().time() - began <= LEAVE_MAX_S
+
+
 # --- Renewals ---------------------------------------------------------------------------------
 async def test_renewals_are_sent_alone() -> None:
     async with scene(free=4) as made:
@@ -356,6 +388,17 @@ async def test_moved_partition_is_fetched_from_the_leader_that_the_answer_names(
         assert by_node[2].epoch == 0
         assert [p.partition_index for p in by_node[2].request.topics[0].partitions] == [0]
         assert by_node[1].request.forgotten_topics_data[0].partitions == [0]
+
+
+async def test_node_that_leads_nothing_any_more_does_not_fail() -> None:
+    async with scene() as made:
+        (await made.sent()).answer(error_code=ShareSessionLimitReachedError.errno)
+        await made.settle_down()
+        (source,) = made.leasing.copy_sources()
+        assert source.failure is not None
+        made.cluster.change(view({0: 2}))
+        made.cluster.change(view({0: 1}))
+        assert source.failure is None
 
 
 async def test_leader_that_moves_in_metadata_loses_the_leases() -> None:
