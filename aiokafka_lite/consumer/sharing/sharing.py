@@ -23,6 +23,7 @@ from aiokafka_lite.consumer.sharing.leases import (
 )
 from aiokafka_lite.consumer.sharing.membership import ShareHeartbeat, ShareMember
 from aiokafka_lite.consumer.sharing.source import ShareSource
+from aiokafka_lite.errors import KafkaError, UnknownError
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from aiokafka_lite.consumer.events import Events
     from aiokafka_lite.consumer.membership.heartbeat_thread import OpenCluster
     from aiokafka_lite.consumer.sharing.config import ShareConfig
-    from aiokafka_lite.errors import KafkaError
 
 # The brokers' default (share.record.lock.duration.ms).
 FIRST_LOCK_S: Final = 30.0
@@ -195,7 +195,8 @@ class Leasing:
             source.drop(reason)
 
     def surface_if_permanent(self, error: KafkaError) -> None:
-        if not error.retriable:
+        # A broker also answers UNKNOWN_SERVER_ERROR while a topic is being deleted.
+        if not error.retriable and not isinstance(error, UnknownError):
             self.surface(error)
 
     # --- Sources --------------------------------------------------------------------------

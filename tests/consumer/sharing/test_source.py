@@ -23,6 +23,7 @@ from aiokafka_lite.errors import (
     ShareSessionLimitReachedError,
     ShareSessionNotFoundError,
     TopicAuthorizationFailedError,
+    UnknownError,
     UnknownTopicIdError,
 )
 from aiokafka_lite.protocol.messages import share, share_acknowledge
@@ -427,6 +428,21 @@ async def test_unknown_topic_at_the_node_is_retried() -> None:
         (await made.sent()).answer(acquired((0, 0)))
         await made.settle_down()
         assert made.cluster.invalidations
+        assert len(made.take()) == 1
+
+
+@pytest.mark.parametrize("at", ["request", "partition"])
+async def test_error_inside_the_broker_is_retried(at: str) -> None:
+    async with scene() as made:
+        code = UnknownError.errno  # Kafka answers it while a topic is being deleted
+        sent = await made.sent()
+        if at == "request":
+            sent.answer(error_code=code)
+        else:
+            sent.answer(share.PartitionData(partition_index=0, error_code=code, records=None))
+        (await made.sent()).answer(acquired((0, 0)))
+        await made.settle_down()
+        assert made.errors == []
         assert len(made.take()) == 1
 
 
