@@ -617,7 +617,7 @@ class EmbeddedCluster:
         self.catalog.delete(known)
         for node in self.nodes.values():
             node.groups.topic_deleted(known.name, known.topic_id)
-        self.share_partitions.topic_deleted(known.topic_id)
+        self.share_partitions.forget(topic_id=known.topic_id)
 
     def recreate_topic(self, name: str, partitions: int | None = None) -> Topic:
         """Delete a topic and return a new one of this name, by default with as many partitions."""
@@ -662,5 +662,9 @@ class EmbeddedCluster:
         return self.catalog.settings.of_groups(group_id, self._share_group_settings)
 
     def _share_group_settings(self, group_id: str) -> ShareGroupSettings:
-        values = self.catalog.settings.group_values(group_id, "share")
-        return ShareGroupSettings(max_size=self.config.group_share_max_size, **values)  # type: ignore[arg-type]
+        values = self.catalog.settings.group_values
+        return ShareGroupSettings(
+            max_size=self.config.group_share_max_size,
+            **values(group_id, "share"),  # type: ignore[arg-type]
+            **values(group_id, "errors"),  # type: ignore[arg-type]
+        )

@@ -155,6 +155,7 @@ _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 _LONG, _DOUBLE, _LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
 _NATURAL, _POSITIVE = in_range(0), in_range(1)
 _OR_MINUS_ONE, _OR_MINUS_TWO = in_range(-1), in_range(-2)
+DEAD_LETTER_PREFIX: Final = "dlq."
 READ_UNCOMMITTED: Final = "read_uncommitted"
 _REPLICA: Final = re.compile("([0-9]+:[0-9]+)?")
 
@@ -187,6 +188,7 @@ TOPIC_CONFIGS: Final = by_name(
         ConfigDef(
             "delete.retention.ms", _LONG, "86400000", _NATURAL, "log.cleaner.delete.retention.ms",
         ),
+        ConfigDef("errors.deadletterqueue.group.enable", _BOOLEAN, "false"),
         ConfigDef("file.delete.delay.ms", _LONG, "60000", _NATURAL, "log.segment.delete.delay.ms"),
         ConfigDef("flush.messages", _LONG, str(LONG_MAX), _POSITIVE, "log.flush.interval.messages"),
         ConfigDef("flush.ms", _LONG, str(LONG_MAX), _NATURAL, "log.flush.interval.ms"),
@@ -321,6 +323,8 @@ _FIXED: Final[Sequence[tuple[str, ConfigType, str | None, str]]] = (
     ("connections.max.idle.ms", _LONG, "600000", ""),
     ("default.replication.factor", _INT, "1", "replication"),
     ("delete.topic.enable", _BOOLEAN, "true", ""),
+    ("errors.deadletterqueue.auto.create.topics.enable", _BOOLEAN, "false", ""),
+    ("errors.deadletterqueue.topic.name.prefix", _STRING, DEAD_LETTER_PREFIX, ""),
     ("fetch.max.bytes", _INT, "57671680", "fetch_max_bytes"),
     ("group.consumer.heartbeat.interval.ms", _INT, "5000", "group_consumer_heartbeat_interval_ms"),
     ("group.consumer.max.size", _INT, str(INT_MAX), "group_consumer_max_size"),
@@ -393,6 +397,11 @@ def _duration_ms(reset: str) -> int | None:
     return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + milliseconds
 
 
+def _check_dead_letter_topic(name: str, value: Value) -> None:
+    if str(value).startswith("__"):
+        raise InvalidConfigurationError(f"{name}: DLQ topic name must not start with '__'")
+
+
 def _check_reset(name: str, value: Value) -> None:
     reset = str(value)
     if reset not in ("earliest", "latest") and _duration_ms(reset) is None:
@@ -426,6 +435,8 @@ GROUP_CONFIGS: Final = by_name(
             for kind, numbers in _NUMBERS_OF_GROUPS.items()
             for name, default, check in numbers
         ),
+        ConfigDef("errors.deadletterqueue.copy.record.enable", _BOOLEAN, "false"),
+        ConfigDef("errors.deadletterqueue.topic.name", _STRING, None, _check_dead_letter_topic),
         ConfigDef("share.auto.offset.reset", _STRING, "latest", _check_reset),
         ConfigDef(
             "share.isolation.level", _STRING, READ_UNCOMMITTED,
@@ -467,7 +478,7 @@ def check_group_configs(settings: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True)
 class ShareGroupSettings:
-    """The settings of a share group, named like the group's (`share.*`)."""
+    """The settings of a share group, named like the group's (`share.*`, `errors.*`)."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
@@ -479,6 +490,8 @@ class ShareGroupSettings:
     delivery_count_limit: int = 5
     partition_max_record_locks: int = 2_000
     record_lock_duration_ms: int = 30_000
+    deadletterqueue_topic_name: str = ""
+    deadletterqueue_copy_record_enable: bool = False
 
     @property
     def reset_duration_ms(self) -> int | None:
@@ -647,7 +660,7 @@ class ClusterSettings:
         for definition in table.values():
             synonyms = self._of_broker(definition.broker_name, self._only_node)
             if not definition.broker_name and source is ConfigSource.GROUP:
-                synonyms = [_synonym(definition, definition.default or "", ConfigSource.DEFAULT)]
+                synonyms = [_synonym(definition, definition.default, ConfigSource.DEFAULT)]
             if definition.name in overrides:
                 synonyms.insert(0, _synonym(definition, overrides[definition.name], source))
             yield Setting(definition, synonyms)
@@ -677,6 +690,8 @@ def _broker_config(name: str) -> ConfigDef:
     return BROKER_CONFIGS.get(name) or ConfigDef(name, ConfigType.PASSWORD, None)
 
 
-def _synonym(definition: ConfigDef, value: str, source: ConfigSource) -> DescribeConfigsSynonym:
+def _synonym(
+    definition: ConfigDef, value: str | None, source: ConfigSource
+) -> DescribeConfigsSynonym:
     shown = None if definition.is_sensitive else value
     return DescribeConfigsSynonym(name=definition.name, value=shown, source=source)

@@ -212,10 +212,10 @@ async def test_features_are_told_with_their_levels(level: int) -> None:
     assert old.supported_features == []
     assert [(each.name, each.min_version, each.max_version) for each in new.supported_features] == [
         ("group.version", 0, 1),
-        ("share.version", 0, 1),
+        ("share.version", 0, 2),
         ("transaction.version", 0, 2),
     ]
-    finalized = [("group.version", 1, 1), ("share.version", 1, 1), ("transaction.version", 2, 2)]
+    finalized = [("group.version", 1, 1), ("share.version", 2, 2), ("transaction.version", 2, 2)]
     for answer in (old, new):
         assert answer.finalized_features_epoch == 0
         assert [

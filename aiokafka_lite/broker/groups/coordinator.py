@@ -508,7 +508,7 @@ class GroupCoordinator(PartitionCoordinator[LogEntry]):
             return NonEmptyGroup
         error = self._append(group_id, [*self.offsets.delete_group(group_id), *group.tombstones()])
         if error is NoError and isinstance(group, ShareGroup):
-            self._services.share_partitions.delete_group(group_id)
+            self._services.share_partitions.forget(group_id=group_id)
         return error
 
     # -- the log -------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ _LEGAL_SOFTWARE_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0
 # The features of the cluster (KIP-584) and their highest levels. The lowest are 0, for unused.
 FEATURES: Final[Mapping[str, int]] = {
     "group.version": 1,  # KIP-848
-    "share.version": 1,  # KIP-932
+    "share.version": 2,  # KIP-932, KIP-1191
     "transaction.version": 2,
 }
 

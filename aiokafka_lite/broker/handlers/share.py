@@ -81,8 +81,16 @@ class ShareRead:
     request: share.ShareFetchRequest
     found: dict[PartitionKey, share.PartitionData] = field(default_factory=dict)
 
-    def open(self, key: PartitionKey) -> tuple[Partition, BrokerSharePartition] | None:
-        """Return a partition that may have records to acquire. Raises its error."""
+    @property
+    def is_committed(self) -> bool:
+        settings = self.ctx.cluster.share_group_settings(self.member.group_id)
+        return settings.isolation_level != READ_UNCOMMITTED
+
+    def open(self, key: PartitionKey) -> tuple[Partition, BrokerSharePartition, int, int] | None:
+        """Return a partition that may have records to acquire, with the first offset and the end.
+
+        Raises its error.
+        """
         ctx = self.ctx
         partition = ctx.partition(*key)
         partition.check_leader(ctx.node.id)
@@ -91,18 +99,10 @@ class ShareRead:
         if live is None:
             return None
         live.advance(partition.log_start_offset)
-        return (partition, live) if live.can_acquire else None
-
-    @property
-    def is_committed(self) -> bool:
-        settings = self.ctx.cluster.share_group_settings(self.member.group_id)
-        return settings.isolation_level != READ_UNCOMMITTED
-
-    def _readable(self, partition: Partition, live: BrokerSharePartition) -> OffsetSpan:
-        """Return the first offset to read, and the end offset."""
         log = partition.log
+        start = max(live.next_offset, log.log_start_offset)
         end = min(log.high_watermark, log.last_stable_offset if self.is_committed else LAST_OFFSET)
-        return OffsetSpan(max(live.next_offset, log.log_start_offset), end)
+        return (partition, live, start, end) if live.can_acquire and start < end else None
 
     def is_worth_answering(self) -> Steps[bool]:
         """Return whether min_bytes can be acquired, or a partition has an error."""
@@ -111,12 +111,9 @@ class ShareRead:
             if not number % ELEMENTS_PER_STEP:
                 yield
             try:
-                opened = self.open(key)
-                if opened is not None:
-                    start, end = self._readable(*opened)
-                    if start < end:
-                        limit = self.request.max_bytes
-                        available += opened[0].log.bytes_from(start, limit, end)
+                if (opened := self.open(key)) is not None:
+                    partition, _, start, end = opened
+                    available += partition.log.bytes_from(start, self.request.max_bytes, end)
             except BrokerResponseError:
                 return True
             if available and available >= self.request.min_bytes:
@@ -158,11 +155,14 @@ class ShareRead:
         return _complete(self.ctx, self.member, response, topic_kind, self.found)
 
     def _acquire(
-        self, partition: Partition, live: BrokerSharePartition, max_records: int, max_bytes: int
+        self,
+        partition: Partition,
+        live: BrokerSharePartition,
+        start: int,
+        end: int,
+        max_records: int,
+        max_bytes: int,
     ) -> Sequence[AcquiredSpan]:
-        start, end = self._readable(partition, live)
-        if start >= end:
-            return ()
         read = memoryview(partition.log.read(start, max_bytes, end_offset=end))
         batches = [header for header, _ in iter_batches(read, check_crcs=False)]
         if not batches:
@@ -181,7 +181,7 @@ class ShareRead:
             live.archive(aborted)
             acquired = [rest for each in acquired for rest in each.without(aborted)]
         if acquired:
-            shares.acquired(ShareKey(self.member.group_id, partition.key))
+            shares.watch_locks(ShareKey(self.member.group_id, partition.key))
             data = self.entry(partition.key)
             data.acquired_records = [
                 share.AcquiredRecords(first_offset=first, last_offset=last, delivery_count=count)
@@ -446,4 +446,4 @@ def _delete(
     _: object,
 ) -> None:
     topic_id = ctx.cluster.catalog.partition(topic.topic_name, 0).key.topic_id
-    ctx.cluster.share_partitions.delete(request.group_id, topic_id)
+    ctx.cluster.share_partitions.forget(group_id=request.group_id, topic_id=topic_id)

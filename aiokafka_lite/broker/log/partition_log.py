@@ -59,6 +59,7 @@ class TopicConfig:
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
     delete_retention_ms: int
+    errors_deadletterqueue_group_enable: bool  # share groups may write dead letters (KIP-1191)
 
     @property
     def is_log_append_time(self) -> bool:

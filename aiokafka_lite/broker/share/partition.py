@@ -2,7 +2,7 @@
 
     AVAILABLE    → ACQUIRED       a fetch locks records for its member: the delivery count grows
     ACQUIRED     → ACKNOWLEDGED   accepted
-    ACQUIRED     → ARCHIVED       rejected, a gap, or not accepted in the last allowed delivery
+    ACQUIRED     → ARCHIVED       a gap; or rejected, or released in its last allowed delivery: dead
     ACQUIRED     → AVAILABLE      released, or the lock or the session of the member ended
     AVAILABLE    → ARCHIVED       compacted, or deleted from the log
 
@@ -60,6 +60,15 @@ class Acknowledged(NamedTuple):
     type: AcknowledgeType
 
 
+class DeadSpan(NamedTuple):
+    """Records that were archived because no delivery succeeded, with Kafka's words for it."""
+
+    first: int
+    last: int
+    delivery_count: int
+    reason: str
+
+
 class AcquiredSpan(NamedTuple):
     first: int
     last: int
@@ -112,6 +121,7 @@ class BrokerSharePartition:
         self._settings = settings
         # All records of the window, in order.
         self._ranges: list[RecordRange] = []
+        self._dead: list[DeadSpan] = []
         for batch in stored:
             self._extend(batch.first_offset - 1, AVAILABLE)
             added = self._extend(batch.last_offset, RecordState(batch.delivery_state))
@@ -295,6 +305,8 @@ class BrokerSharePartition:
                 each.until = until
             elif kind is AcknowledgeType.RELEASE:
                 self._release(each)
+            elif kind is AcknowledgeType.REJECT:
+                self._bury(each, "Offset rejected by client.")
             else:
                 each.state = ACKNOWLEDGED if kind is AcknowledgeType.ACCEPT else ARCHIVED
         return any(kind is not AcknowledgeType.RENEW for _, kind in done)
@@ -307,8 +319,19 @@ class BrokerSharePartition:
         return bool(over)
 
     def _release(self, each: RecordRange) -> None:
-        is_last = each.delivery_count >= self._settings().delivery_count_limit
-        each.state = ARCHIVED if is_last else AVAILABLE
+        if each.delivery_count >= self._settings().delivery_count_limit:
+            self._bury(each, "Offset delivery count exceeded the threshold.")
+        else:
+            each.state = AVAILABLE
+
+    def _bury(self, each: RecordRange, reason: str) -> None:
+        each.state = ARCHIVED
+        self._dead.append(DeadSpan(each.first, each.last, each.delivery_count, reason))
+
+    def take_dead(self) -> Sequence[DeadSpan]:
+        """Return the records that have become dead letters since the last call."""
+        dead, self._dead = self._dead, []
+        return dead
 
     def archive(self, spans: Iterable[OffsetSpan]) -> None:
         """Archive records of aborted transactions, which are acquired."""

@@ -11,17 +11,19 @@ leader, records that were locked are available, with their earlier delivery coun
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from aiokafka_lite.broker.catalog import TopicCatalog
-from aiokafka_lite.broker.configs import ShareGroupSettings
+from aiokafka_lite.broker.configs import DEAD_LETTER_PREFIX, ShareGroupSettings
 from aiokafka_lite.broker.share.partition import (
     FINISHED,
     NO_OFFSET,
     Acknowledged,
     BrokerSharePartition,
+    DeadSpan,
     RecordRange,
 )
 from aiokafka_lite.broker.share.sessions import ShareSessionKey
@@ -47,6 +49,8 @@ from aiokafka_lite.protocol.messages.share_groups import DescribeShareGroupOffse
 from aiokafka_lite.protocol.source import Steps
 from aiokafka_lite.protocol.wire import uuid_to_str
 from aiokafka_lite.records import build_batch, each_record, iter_batches
+
+log: Final = logging.getLogger(__name__)
 
 READ_BYTES: Final = 1 << 20
 KEYS: Final = {ShareSnapshotKey.record_type: ShareSnapshotKey}
@@ -83,12 +87,9 @@ class SharePartitions:
         """Read the log, one step for each of its batches."""
         topic = self._catalog.by_name(SHARE_STATE_TOPIC)
         for partition in () if topic is None else topic.partitions:
-            offset = partition.log_start_offset
-            while len(view := partition.read(offset, READ_BYTES)):
-                for header, batch in iter_batches(view, check_crcs=False):
-                    offset = header.last_offset + 1
-                    for record in each_record(batch):
-                        self._replay(record.key or b"", record.value)
+            for batch in _batches(partition, partition.log_start_offset, partition.high_watermark):
+                for record in each_record(batch):
+                    self._replay(record.key or b"", record.value)
                 yield
 
     def _replay(self, stored_as: bytes, value: bytes | None) -> None:
@@ -129,17 +130,13 @@ class SharePartitions:
         keys = sorted(key.partition for key in self._stored if key.group_id == group_id)
         return [self._catalog.partition(*key) for key in keys]
 
-    def delete_group(self, group_id: str) -> None:
-        self._delete([key for key in self._stored if key.group_id == group_id])
-
-    def topic_deleted(self, topic_id: bytes) -> None:
-        self._delete([key for key in self._stored if key.partition.topic_id == topic_id])
-
-    def _delete(self, keys: Iterable[ShareKey]) -> None:
-        for key in keys:
-            self._store(key, None)
-            self._stop(key)
-            self._live.pop(key, None)
+    def forget(self, *, group_id: str | None = None, topic_id: bytes | None = None) -> None:
+        """Forget what a group, or all groups, have fetched of a topic, or of all topics."""
+        for key in tuple(self._stored):
+            if group_id in (None, key.group_id) and topic_id in (None, key.partition.topic_id):
+                self._store(key, None)
+                self._stop(key)
+                self._live.pop(key, None)
 
     # Of operators
 
@@ -163,15 +160,7 @@ class SharePartitions:
         self._stop(key)
         self._store(key, ShareSnapshotValue(start_offset=start_offset))
 
-    def delete(self, group_id: str, topic_id: bytes) -> None:
-        """Forget a topic, as if the group had never fetched it."""
-        keys = (each.key for each in self.partitions_of(group_id))
-        self._delete(ShareKey(group_id, key) for key in keys if key.topic_id == topic_id)
-
     # Of members
-
-    def settings(self, group_id: str) -> ShareGroupSettings:
-        return self._settings(group_id)
 
     def lock_end(self, group_id: str) -> float:
         """Return the loop's time at which a lock ends that begins now."""
@@ -208,11 +197,6 @@ class SharePartitions:
                 return since.offset
         return partition.high_watermark
 
-    def acquired(self, key: ShareKey) -> None:
-        """Watch the end of locks."""
-        if key not in self._timers:
-            self._arm(key, self._live[key])
-
     def acknowledge(
         self, key: ShareKey, partition: Partition, member_id: str, acks: Sequence[Acknowledged]
     ) -> None:
@@ -239,15 +223,16 @@ class SharePartitions:
         Its sessions at other nodes keep theirs.
         """
         for key, live in tuple(self._live.items()):
-            if key.group_id == member.group_id:
-                self._release(
-                    key, live, lambda each: each.member_id == member.member_id, node_id=node_id
-                )
+            partition = self._current(key, live) if key.group_id == member.group_id else None
+            if partition is not None and partition.leader_id == node_id:
+                self._release(key, live, lambda each: each.member_id == member.member_id)
 
     # Locks
 
-    def _arm(self, key: ShareKey, live: BrokerSharePartition) -> None:
-        if live.next_deadline is not None:
+    def watch_locks(self, key: ShareKey) -> None:
+        """Set the timer for the end of the next lock, unless it is set."""
+        live = self._live[key]
+        if key not in self._timers and live.next_deadline is not None:
             loop = asyncio.get_running_loop()
             self._timers[key] = loop.call_at(live.next_deadline, self._sweep, key, live)
 
@@ -255,33 +240,26 @@ class SharePartitions:
         """End the locks that are over. There may be none, because renewals move them."""
         del self._timers[key]
         now = asyncio.get_running_loop().time()
-        partition = self._release(key, live, lambda each: each.until <= now)
+        partition = self._current(key, live)
         if partition is not None:
-            self._arm(key, live)
+            self._release(key, live, lambda each: each.until <= now)
+            self.watch_locks(key)
             # It may lock records at once. Other releases complete no long polls, as in Kafka 4.3.
             partition.on_change(partition.key)
 
     def _release(
-        self,
-        key: ShareKey,
-        live: BrokerSharePartition,
-        is_over: Callable[[RecordRange], bool],
-        *,
-        node_id: int | None = None,
-    ) -> Partition | None:
-        """Release some records, also only if a node leads the partition.
+        self, key: ShareKey, live: BrokerSharePartition, is_over: Callable[[RecordRange], bool]
+    ) -> None:
+        if live.release_if(is_over):
+            self._changed(key, live)
 
-        Return the partition, None if the states are not used any more.
-        """
+    def _current(self, key: ShareKey, live: BrokerSharePartition) -> Partition | None:
+        """Return the partition, None if the states are not used any more."""
         try:
             partition = self._catalog.partition(*key.partition)
         except BrokerResponseError:
             return None
-        if not self._is_current(live, partition) or node_id not in (None, partition.leader_id):
-            return None
-        if live.release_if(is_over):
-            self._changed(key, live)
-        return partition
+        return partition if self._is_current(live, partition) else None
 
     @staticmethod
     def _is_current(live: BrokerSharePartition, partition: Partition) -> bool:
@@ -299,6 +277,8 @@ class SharePartitions:
 
     def _changed(self, key: ShareKey, live: BrokerSharePartition) -> None:
         """Store the states, with the start offset from before, as Kafka does."""
+        if dead := live.take_dead():
+            self._write_dead_letters(key, dead)
         batches = list(live.stored())
         finished = (each for each in batches if each.delivery_state in FINISHED)
         self._store(
@@ -330,3 +310,42 @@ class SharePartitions:
         )
         batch = build_batch([(now_ms, encode_key(stored_as), encoded, ())])
         log.partitions[place].append(batch)
+
+    def _write_dead_letters(self, key: ShareKey, dead: Iterable[DeadSpan]) -> None:
+        """Write archived records to the group's topic for them, if it may be used (KIP-1191)."""
+        settings = self._settings(key.group_id)
+        name = settings.deadletterqueue_topic_name
+        topic = self._catalog.by_name(name) if name.startswith(DEAD_LETTER_PREFIX) else None
+        if topic is None or not topic.config.errors_deadletterqueue_group_enable:
+            if name:
+                log.warning("topic %r is not for dead letters of group %r", name, key.group_id)
+            return
+        source = self._catalog.partition(*key.partition)
+        target = topic.partitions[source.index % topic.partition_count]
+        for first, last, count, reason in dead:
+            values: dict[int, tuple[bytes | None, bytes | None]] = {}
+            if settings.deadletterqueue_copy_record_enable:
+                for batch in _batches(source, first, last + 1):
+                    values.update(
+                        (each.offset, (each.key, each.value)) for each in each_record(batch)
+                    )
+            records = []
+            for offset in range(first, last + 1):
+                about = {
+                    "topic": source.topic,
+                    "partition": source.index,
+                    "offset": offset,
+                    "group": key.group_id,
+                    "delivery.count": count,
+                    "message": reason,
+                }
+                headers = [(f"__dlq.errors.{k}", str(about[k]).encode()) for k in about]
+                records.append((self._clock(), *values.get(offset, (None, None)), headers))
+            target.append(build_batch(records))
+
+
+def _batches(partition: Partition, offset: int, end_offset: int) -> Iterator[memoryview]:
+    while offset < end_offset and len(view := partition.read(offset, READ_BYTES)):
+        for header, batch in iter_batches(view, check_crcs=False):
+            offset = header.last_offset + 1
+            yield batch

@@ -152,7 +152,7 @@ class FakeSharePartitions:
     def is_started(self, group_id: str, topic_id: bytes, partition: int) -> bool:
         return (group_id, topic_id, partition) in self.started
 
-    def delete_group(self, group_id: str) -> None:
+    def forget(self, *, group_id: str) -> None:
         self.started = {each for each in self.started if each[0] != group_id}
 
 

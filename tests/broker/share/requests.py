@@ -75,10 +75,13 @@ class ShareGroup:
 
     async def configure(self, **settings: str | int) -> None:
         """Set configs of the group: auto_offset_reset="earliest" is share.auto.offset.reset."""
+        named = {f"share.{name.replace('_', '.')}": value for name, value in settings.items()}
+        assert await self.alter(named) == NO_ERROR
+
+    async def alter(self, settings: Mapping[str, str | int]) -> int:
+        """Set configs of the group, and return the error code."""
         configs = [
-            AlterableConfig(
-                name=f"share.{name.replace('_', '.')}", config_operation=0, value=str(value)
-            )
+            AlterableConfig(name=name, config_operation=0, value=str(value))
             for name, value in settings.items()
         ]
         resource = AlterConfigsResource(
@@ -86,8 +89,7 @@ class ShareGroup:
         )
         async with self.kafka.raw() as client:
             answer = await client.request(IncrementalAlterConfigsRequest(resources=[resource]))
-        (result,) = answer.responses
-        assert result.error_code == NO_ERROR, result.error_message
+        return answer.responses[0].error_code
 
     async def start(self, **settings: str | int) -> str:
         """Have the group's partitions initialised, by a member that stays. Return its id."""

@@ -64,7 +64,7 @@ async def test_deleted_group_and_topic_are_gone_after_a_restart(tmp_path: Path) 
         groups = [await share_group(await settled(broker)) for _ in range(3)]
         for group in groups:
             await group.start()
-        broker.share_partitions.delete_group(groups[0].group_id)
+        broker.share_partitions.forget(group_id=groups[0].group_id)
         await groups[1].kafka.delete_topic(groups[1].topic)
     async with Broker(data_dir=tmp_path) as broker:
         shares = broker.share_partitions

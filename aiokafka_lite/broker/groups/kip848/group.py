@@ -224,6 +224,7 @@ class ResolvedRegex(NamedTuple):
 
 class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
     type = "consumer"
+    member_type = ConsumerGroupMember
     kinds = RecordKinds(
         stored.ConsumerGroupMetadataKey,
         stored.ConsumerGroupMetadataValue,
@@ -351,43 +352,37 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
     def _replay_member(
         self, member_id: str, value: stored.ConsumerGroupMemberMetadataValue
     ) -> None:
-        known = self.members.get(member_id, ConsumerGroupMember(member_id))
         classic = value.classic_member_metadata
-        self._put(
-            dataclasses.replace(
-                known,
-                instance_id=value.instance_id,
-                rack_id=value.rack_id,
-                client_id=value.client_id,
-                client_host=value.client_host,
-                topic_names=frozenset(value.subscribed_topic_names),
-                topic_regex=value.subscribed_topic_regex,
-                rebalance_timeout_ms=value.rebalance_timeout_ms,
-                server_assignor=value.server_assignor,
-                classic=None
-                if classic is None
-                else ClassicSide(
-                    classic.session_timeout_ms,
-                    tuple((one.name, one.metadata) for one in classic.supported_protocols),
-                ),
-            )
+        self._change(
+            member_id,
+            instance_id=value.instance_id,
+            rack_id=value.rack_id,
+            client_id=value.client_id,
+            client_host=value.client_host,
+            topic_names=frozenset(value.subscribed_topic_names),
+            topic_regex=value.subscribed_topic_regex,
+            rebalance_timeout_ms=value.rebalance_timeout_ms,
+            server_assignor=value.server_assignor,
+            classic=None
+            if classic is None
+            else ClassicSide(
+                classic.session_timeout_ms,
+                tuple((one.name, one.metadata) for one in classic.supported_protocols),
+            ),
         )
 
     def _replay_assignment(
         self, member_id: str, value: stored.ConsumerGroupCurrentMemberAssignmentValue
     ) -> None:
-        known = self.members.get(member_id, ConsumerGroupMember(member_id))
-        self._put(
-            dataclasses.replace(
-                known,
-                epoch=value.member_epoch,
-                previous_epoch=value.previous_member_epoch,
-                state=ConsumerGroupMemberState(value.state),
-                assigned=_with_epochs(value.assigned_partitions, value.member_epoch),
-                pending_revocation=_with_epochs(
-                    value.partitions_pending_revocation, value.member_epoch
-                ),
-            )
+        self._change(
+            member_id,
+            epoch=value.member_epoch,
+            previous_epoch=value.previous_member_epoch,
+            state=ConsumerGroupMemberState(value.state),
+            assigned=_with_epochs(value.assigned_partitions, value.member_epoch),
+            pending_revocation=_with_epochs(
+                value.partitions_pending_revocation, value.member_epoch
+            ),
         )
 
     def _put(self, member: ConsumerGroupMember) -> None:

@@ -40,11 +40,10 @@ from aiokafka_lite.broker.groups.kip848.group import (
     reconcile,
 )
 from aiokafka_lite.broker.groups.modern import group as modern
-from aiokafka_lite.broker.groups.modern.group import JOINING, MemberTimer, assignment_of
+from aiokafka_lite.broker.groups.modern.group import JOINING, MemberTimer, assignment_of, fenced
 from aiokafka_lite.broker.groups.modern.machine import GroupChange, ModernMachine
 from aiokafka_lite.errors import (
     FencedInstanceIdError,
-    FencedMemberEpochError,
     GroupIdNotFound,
     InvalidRegularExpressionError,
     KafkaError,
@@ -361,13 +360,8 @@ def _check_epoch(member: ConsumerGroupMember, beat: ConsumerGroupHeartbeatReques
     """Accept the member's epoch, and the previous one if the last response may have been lost."""
     epoch = beat.member_epoch
     is_before = member.previous_epoch == epoch < member.epoch
-    if epoch == member.epoch or (is_before and _is_subset(_owned(beat), member)):
-        return
-    raise FencedMemberEpochError(
-        f"The consumer group member has a {'greater' if epoch > member.epoch else 'smaller'} "
-        f"member epoch ({epoch}) than the one known by the group coordinator "
-        f"({member.epoch}). The member must abandon all its partitions and rejoin."
-    )
+    if epoch != member.epoch and not (is_before and _is_subset(_owned(beat), member)):
+        raise fenced("consumer", member, epoch)
 
 
 def _is_subset(owned: Owned, member: ConsumerGroupMember) -> bool:

@@ -15,6 +15,7 @@ from typing import ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from aiokafka_lite._compat import Self
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
+from aiokafka_lite.errors import FencedMemberEpochError
 from aiokafka_lite.protocol.messages import coordinator_records as stored
 from aiokafka_lite.protocol.messages import group_members
 
@@ -60,6 +61,15 @@ class ModernMember:
         return dataclasses.replace(self, **attributes)  # type: ignore[arg-type]
 
 
+def fenced(kind: str, member: ModernMember, epoch: int, why: str = "") -> FencedMemberEpochError:
+    """Return Kafka's error for a member that sends an epoch other than its own."""
+    return FencedMemberEpochError(
+        f"The {kind} group member has a {'greater' if epoch > member.epoch else 'smaller'} member "
+        f"epoch ({epoch}) than the one known by the group coordinator ({member.epoch}){why}. The "
+        "member must abandon all its partitions and rejoin."
+    )
+
+
 class RecordKinds(NamedTuple):
     """The classes of a group's records."""
 
@@ -79,6 +89,7 @@ class ModernGroup(ABC, Generic[MemberT]):
 
     type: ClassVar[str]  # as in ListGroups
     kinds: ClassVar[RecordKinds]
+    member_type: Callable[[str], MemberT]
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -176,6 +187,13 @@ class ModernGroup(ABC, Generic[MemberT]):
                     f"a group's record has a key of type {type(key).__name__}, "
                     f"but a value of type {type(value).__name__}"
                 )
+
+    def member(self, member_id: str) -> MemberT:
+        """Return a member, which may be new."""
+        return self.members.get(member_id) or self.member_type(member_id)
+
+    def _change(self, member_id: str, **attributes: object) -> None:
+        self._put(self.member(member_id).changed_to(**attributes))
 
     def _put(self, member: MemberT) -> None:
         self.members[member.member_id] = member

@@ -49,6 +49,7 @@ class ShareGroupMember(ModernMember):
 
 class ShareGroup(ModernGroup[ShareGroupMember]):
     type = "share"
+    member_type = ShareGroupMember
     kinds = RecordKinds(
         stored.ShareGroupMetadataKey,
         stored.ShareGroupMetadataValue,
@@ -87,10 +88,6 @@ class ShareGroup(ModernGroup[ShareGroupMember]):
                 )
             case _:
                 super().replay(key, value)
-
-    def _change(self, member_id: str, **attributes: object) -> None:
-        known = self.members.get(member_id, ShareGroupMember(member_id))
-        self._put(known.changed_to(**attributes))
 
     def member_record(self, member: ShareGroupMember) -> CoordinatorRecord:
         value = stored.ShareGroupMemberMetadataValue(

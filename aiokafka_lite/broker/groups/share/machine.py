@@ -13,12 +13,12 @@ from typing import Protocol, TypeAlias
 from aiokafka_lite.broker.configs import ShareGroupSettings
 from aiokafka_lite.broker.groups.classic.members import GroupClient
 from aiokafka_lite.broker.groups.modern.driver import ModernDriver, new_change
-from aiokafka_lite.broker.groups.modern.group import JOINING, LEAVING, assignment_of
+from aiokafka_lite.broker.groups.modern.group import JOINING, LEAVING, assignment_of, fenced
 from aiokafka_lite.broker.groups.modern.group import Assignment as Partitions
 from aiokafka_lite.broker.groups.modern.machine import GroupChange, ModernMachine
 from aiokafka_lite.broker.groups.share.assignor import ShareMemberSpec, assign
 from aiokafka_lite.broker.groups.share.group import ShareGroup, ShareGroupMember
-from aiokafka_lite.errors import FencedMemberEpochError, NonEmptyGroup
+from aiokafka_lite.errors import NonEmptyGroup
 from aiokafka_lite.protocol.messages.share import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
@@ -32,7 +32,7 @@ class StartedPartitions(Protocol):
 
     def start(self, group_id: str, topic_id: bytes, partition: int) -> None: ...
     def is_started(self, group_id: str, topic_id: bytes, partition: int) -> bool: ...
-    def delete_group(self, group_id: str) -> None: ...
+    def forget(self, *, group_id: str) -> None: ...
 
 
 @dataclass(eq=False)
@@ -48,7 +48,7 @@ class ShareMachine(ModernMachine[ShareGroup, ShareGroupMember, ShareGroupSetting
         group, member_id = change.group, beat.member_id
         self.check_room(group, member_id)
         if beat.member_epoch == JOINING:
-            member = group.members.get(member_id, ShareGroupMember(member_id))
+            member = group.member(member_id)
         else:
             member = self.known_member(group, member_id)
             _check_epoch(member, beat.member_epoch)
@@ -121,15 +121,16 @@ class ShareMachine(ModernMachine[ShareGroup, ShareGroupMember, ShareGroupSetting
 
     def _has_unassigned(self, group: ShareGroup) -> bool:
         """Return whether partitions have started since the target was computed."""
-        assigned: dict[bytes, set[int]] = {}
-        for target in group.targets.values():
-            for topic_id, partitions in target.items():
-                assigned.setdefault(topic_id, set()).update(partitions)
+        assigned = {
+            (topic_id, partition)
+            for target in group.targets.values()
+            for topic_id, partitions in target.items()
+            for partition in partitions
+        }
         return any(
-            not assigned.get(topic_id, set()).issuperset(
-                self._partitions_of(group, topic_id, are_started=True)
-            )
+            (topic_id, partition) not in assigned
             for topic_id in self.catalog.topic_ids(group.topics_of_all())
+            for partition in self._partitions_of(group, topic_id, are_started=True)
         )
 
     def _assign(
@@ -161,20 +162,10 @@ class ShareMachine(ModernMachine[ShareGroup, ShareGroupMember, ShareGroupSetting
 
 def _check_epoch(member: ShareGroupMember, epoch: int) -> None:
     """Accept the member's epoch, and the previous one if the last response may have been lost."""
-    if epoch in (member.epoch, member.previous_epoch):
-        return
-    known = f"than the one known by the group coordinator ({member.epoch})"
-    if epoch > member.epoch:
-        what = f"greater member epoch ({epoch}) {known}"
-    else:
-        what = (
-            f"smaller member epoch ({epoch}) {known}, and it does not match the previous member "
-            f"epoch ({member.previous_epoch})"
-        )
-    raise FencedMemberEpochError(
-        f"The share group member has a {what}. The member must abandon all its partitions and "
-        f"rejoin."
-    )
+    previous = member.previous_epoch
+    if epoch not in (member.epoch, previous):
+        other = f", and it does not match the previous member epoch ({previous})"
+        raise fenced("share", member, epoch, "" if epoch > member.epoch else other)
 
 
 @dataclass(eq=False)
