@@ -71,10 +71,21 @@ def clip(text: str, longest: int = LONGEST) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-def page_number(text: str) -> int:
-    """Return the number of the requested page, from 1, or 1 if it is invalid."""
-    is_number = text.isascii() and text.isdecimal() and len(text) < 10
-    return max(int(text), 1) if is_number else 1
+class PageQuery(NamedTuple):
+    """The parameters of a request: a thing, a kind of rows, a part of names, and a page from 1."""
+
+    name: str = ""
+    show: str = ""
+    find: str = ""
+    page: int = 1
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, str]) -> PageQuery:
+        """Return the page 1 if its number is invalid."""
+        name, show, find = (parameters.get(each, "") for each in ("name", "show", "find"))
+        page = parameters.get("page", "")
+        is_number = page.isascii() and page.isdecimal() and len(page) < 10
+        return cls(name, show, find[:LONGEST], max(int(page), 1) if is_number else 1)
 
 
 # --- Files ------------------------------------------------------------------------------------

@@ -28,8 +28,8 @@ from aiokafka_lite._pages import (
     SHARED,
     Answer,
     Json,
+    PageQuery,
     clip,
-    page_number,
     problem,
     read_assets,
     refusal,
@@ -90,25 +90,7 @@ class NotThereError(Exception):
     pass
 
 
-class BrokerPageQuery(NamedTuple):
-    """The parameters of a request: a topic or group, a part of names, and a page from 1."""
-
-    name: str
-    find: str
-    page: int
-
-    @classmethod
-    def of(cls, parameters: Mapping[str, str]) -> BrokerPageQuery:
-        return cls(
-            name=parameters.get("name", ""),
-            find=parameters.get("find", ""),
-            page=page_number(parameters.get("page", "")),
-        )
-
-
-async def overview(
-    broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices
-) -> dict[str, Json]:
+async def overview(broker: Broker, query: PageQuery, slices: MeasuredSlices) -> dict[str, Json]:
     """Return the numbers above every view."""
     config = broker.config
     return {
@@ -137,7 +119,7 @@ def _node(node: BrokerNode) -> dict[str, Json]:
     }
 
 
-async def topics(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices) -> dict[str, Json]:
+async def topics(broker: Broker, query: PageQuery, slices: MeasuredSlices) -> dict[str, Json]:
     found = broker.topics.values()
     return await _page(found, query, slices, _topic_row, name=lambda topic: topic.name)
 
@@ -161,7 +143,7 @@ async def _topic_row(each: Topic, slices: MeasuredSlices) -> dict[str, Json]:
     }
 
 
-async def topic(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices) -> dict[str, Json]:
+async def topic(broker: Broker, query: PageQuery, slices: MeasuredSlices) -> dict[str, Json]:
     each = broker.topics.get(query.name)
     if each is None:
         raise NotThereError("there is no such topic")
@@ -199,7 +181,7 @@ def _all_groups(broker: Broker) -> Iterator[_CoordinatedGroup]:
             yield _CoordinatedGroup(node, each)
 
 
-async def groups(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices) -> dict[str, Json]:
+async def groups(broker: Broker, query: PageQuery, slices: MeasuredSlices) -> dict[str, Json]:
     async def row(each: _CoordinatedGroup, slices: MeasuredSlices) -> dict[str, Json]:
         lag: int | None = None
         partitions = 0
@@ -212,7 +194,7 @@ async def groups(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices)
     return await _page(found, query, slices, row, name=lambda each: each.group.group_id)
 
 
-async def group(broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices) -> dict[str, Json]:
+async def group(broker: Broker, query: PageQuery, slices: MeasuredSlices) -> dict[str, Json]:
     found = next((each for each in _all_groups(broker) if each.group.group_id == query.name), None)
     if found is None:
         raise NotThereError("there is no such group")
@@ -254,9 +236,7 @@ async def _lags(
             await slices.maybe_rest()
 
 
-async def connections(
-    broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices
-) -> dict[str, Json]:
+async def connections(broker: Broker, query: PageQuery, slices: MeasuredSlices) -> dict[str, Json]:
     """Include the latest request of each that the log still has."""
     latest: dict[str, SeenRequest] = {}
     for seen in broker.requests:
@@ -282,9 +262,7 @@ async def connections(
     return await _page(everyone, query, slices, row, name=lambda each: each[1].peer)
 
 
-async def requests(
-    broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices
-) -> dict[str, Json]:
+async def requests(broker: Broker, query: PageQuery, slices: MeasuredSlices) -> dict[str, Json]:
     now = broker.loop.time()
 
     async def row(seen: SeenRequest, slices: MeasuredSlices) -> dict[str, Json]:
@@ -314,7 +292,7 @@ def _error_name(code: int) -> str:
 
 async def _page(
     things: Iterable[T],
-    query: BrokerPageQuery,
+    query: PageQuery,
     slices: MeasuredSlices,
     row: Callable[[T, MeasuredSlices], Awaitable[dict[str, Json]]],
     *,
@@ -415,7 +393,7 @@ def _decoded_text(assignment: bytes) -> str:
 # --- The page over HTTP -----------------------------------------------------------------------
 HOST: Final = "127.0.0.1"
 VIEWS: Final[
-    Mapping[str, Callable[[Broker, BrokerPageQuery, MeasuredSlices], Awaitable[dict[str, Json]]]]
+    Mapping[str, Callable[[Broker, PageQuery, MeasuredSlices], Awaitable[dict[str, Json]]]]
 ] = {
     "api/overview": overview,
     "api/topics": topics,
@@ -444,7 +422,7 @@ class StatusPage:
         self.hosts: frozenset[str] = frozenset()
         self._files = {**SHARED, **read_assets(__package__, ("index.html", "status.js"))}
         self._files[""] = self._files.pop("index.html")
-        self._cached: dict[tuple[str, BrokerPageQuery], _CachedView] = {}
+        self._cached: dict[tuple[str, PageQuery], _CachedView] = {}
         self._one_at_a_time = asyncio.Lock()
 
     async def answer(
@@ -458,9 +436,9 @@ class StatusPage:
             return self._files[path]
         if path not in VIEWS:
             return problem(404, "this page does not exist")
-        return await self._view(path, BrokerPageQuery.of(parameters))
+        return await self._view(path, PageQuery.of(parameters))
 
-    async def _view(self, path: str, query: BrokerPageQuery) -> Answer:
+    async def _view(self, path: str, query: PageQuery) -> Answer:
         loop = asyncio.get_running_loop()
         async with self._one_at_a_time:
             cached = self._cached.get((path, query))

@@ -13,7 +13,7 @@ import re
 import weakref
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from time import thread_time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from aiokafka_lite import AIOKafkaConsumer, __version__
 from aiokafka_lite._arguments import PLAIN_FUNCTION, Kind, expected, is_list
@@ -23,8 +23,8 @@ from aiokafka_lite._pages import (
     SHARED,
     Answer,
     Json,
+    PageQuery,
     clip,
-    page_number,
     problem,
     read_assets,
     refusal,
@@ -205,22 +205,7 @@ FILTERS: Final[Mapping[str, Callable[[Row], bool]]] = {
 }
 
 
-class ConsumerPageQuery(NamedTuple):
-    show: str
-    find: str
-    page: int
-
-    @classmethod
-    def of(cls, parameters: Mapping[str, str]) -> ConsumerPageQuery:
-        show = parameters.get("show", "")
-        return cls(
-            show=show if show in FILTERS else "all",
-            find=parameters.get("find", "")[:LONGEST],
-            page=page_number(parameters.get("page", "")),
-        )
-
-
-def overview(measured: Measured, query: ConsumerPageQuery) -> Row:
+def overview(measured: Measured, query: PageQuery) -> Row:
     rows = rows_of(measured, "partitions")
     metrics = cast("Row", measured.metrics)
     return {
@@ -233,8 +218,8 @@ def overview(measured: Measured, query: ConsumerPageQuery) -> Row:
     }
 
 
-def partitions(measured: Measured, query: ConsumerPageQuery) -> Row:
-    is_shown = FILTERS[query.show]
+def partitions(measured: Measured, query: PageQuery) -> Row:
+    is_shown = FILTERS.get(query.show, FILTERS["all"])
     found = [
         row
         for row in rows_of(measured, "partitions")
@@ -260,7 +245,7 @@ def _partition(measured: Measured, row: Row) -> Row:
     }
 
 
-def nodes(measured: Measured, query: ConsumerPageQuery) -> Row:
+def nodes(measured: Measured, query: PageQuery) -> Row:
     found = rows_of(measured, "nodes")
     return {"total": len(found), "rows": cast("list[Json]", found[:ROWS])}
 
@@ -285,7 +270,7 @@ NAME_THE_HOST: Final = (
 )
 # What probes and scrapers ask for, by whatever name they know the service.
 FOR_MACHINES: Final = ("health", "metrics", "scale")
-VIEWS: Final[Mapping[str, Callable[[Measured, ConsumerPageQuery], dict[str, Json]]]] = {
+VIEWS: Final[Mapping[str, Callable[[Measured, PageQuery], dict[str, Json]]]] = {
     "api/overview": overview,
     "api/partitions": partitions,
     "api/nodes": nodes,
@@ -343,7 +328,7 @@ class Pages:
             return self._scale(target)
         if path not in VIEWS:
             return problem(404, "this page does not exist")
-        query = ConsumerPageQuery.of(parameters)
+        query = PageQuery.of(parameters)
         try:
             body = self._measuring.now().body((path, query), lambda it: VIEWS[path](it, query))
         except TooManyError:

@@ -14,12 +14,11 @@ import pytest
 
 aiohttp = pytest.importorskip("aiohttp", reason="the status page needs aiohttp")
 
-from aiokafka_lite._pages import ROWS, Json  # noqa: E402
+from aiokafka_lite._pages import ROWS, Json, PageQuery  # noqa: E402
 from aiokafka_lite.broker import Broker, BrokerConfig, NewRecord  # noqa: E402
 from aiokafka_lite.broker.slices import TIME_SLICE_S  # noqa: E402
 from aiokafka_lite.cli import status  # noqa: E402
 from aiokafka_lite.cli.status import (  # noqa: E402
-    BrokerPageQuery,
     MeasuredSlices,
     serve,
 )
@@ -223,8 +222,8 @@ async def test_many_partitions_do_not_hold_the_loop(count: int) -> None:
         broker.create_topic("wide", count)
         counting = asyncio.create_task(count_turns())
         for view in (
-            status.topics(broker, BrokerPageQuery("", "", 1), MeasuredSlices()),
-            status.topic(broker, BrokerPageQuery("wide", "9999", 1), MeasuredSlices()),
+            status.topics(broker, PageQuery(), MeasuredSlices()),
+            status.topic(broker, PageQuery("wide", find="9999"), MeasuredSlices()),
         ):
             turns, began_s = 0, time.process_time()
             await view
@@ -237,9 +236,7 @@ async def test_many_partitions_do_not_hold_the_loop(count: int) -> None:
 async def test_view_that_takes_long_is_made_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     made = 0
 
-    async def slow(
-        broker: Broker, query: BrokerPageQuery, slices: MeasuredSlices
-    ) -> dict[str, Json]:
+    async def slow(broker: Broker, query: PageQuery, slices: MeasuredSlices) -> dict[str, Json]:
         nonlocal made
         made += 1
         return {}

@@ -19,7 +19,7 @@ from aiohttp import web as aiohttp_web
 
 from aiokafka_lite import AIOKafkaConsumer, TopicPartition
 from aiokafka_lite._compat import timeout
-from aiokafka_lite._pages import ROWS, serving
+from aiokafka_lite._pages import ROWS, PageQuery, serving
 from aiokafka_lite.broker import Broker, NewRecord
 from aiokafka_lite.consumer.monitoring.diagnosis import TROUBLES
 from aiokafka_lite.consumer.monitoring.health import LONG_STANDSTILL_S
@@ -212,7 +212,7 @@ async def test_partition_that_stands_still_is_in_trouble() -> None:
         async with consumer:
             await consumer.getone()
             await asyncio.sleep(40)
-            page = pages.ConsumerPageQuery.of({"show": "trouble"})
+            page = PageQuery(show="trouble")
             (row,) = cast("list[Fields]", pages.partitions(Measuring(consumer).now(), page)["rows"])
             assert (row["lag"], row["is_in_trouble"]) == (2, True)
 
