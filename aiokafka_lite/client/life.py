@@ -21,9 +21,9 @@ from abc import ABC, abstractmethod
 from asyncio import _get_running_loop
 from collections.abc import Callable, Mapping
 from traceback import StackSummary
-from typing import ClassVar, Final, Generic, Protocol, TypeVar
+from typing import ClassVar, Final, Generic, NoReturn, Protocol, SupportsIndex, TypeVar
 
-from aiokafka_lite._compat import timeout
+from aiokafka_lite._compat import Self, timeout
 from aiokafka_lite._forks import notify_of_forks
 from aiokafka_lite._tasks import Event
 from aiokafka_lite.errors import ForkedError, IllegalStateError, WrongLoopError
@@ -257,6 +257,23 @@ class Life(ABC, Generic[P]):
             self.enter(Stage.ABANDONED)
             if parts is not None:
                 parts.give_up()
+
+
+class StartableClient:
+    """A consumer or producer: the application starts it, for example by `async with`."""
+
+    async def start(self) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__} cannot be copied or pickled because it holds connections: "
+            "create another one with the same settings"
+        )
 
 
 class Owner:

@@ -24,9 +24,7 @@ from typing import (
     Final,
     Generic,
     Literal,
-    NoReturn,
     Protocol,
-    SupportsIndex,
     TypeAlias,
     TypedDict,
     TypeVar,
@@ -34,7 +32,7 @@ from typing import (
 )
 
 from aiokafka_lite._arguments import FLAG, NUMBER
-from aiokafka_lite._compat import KT, VT, Self, override, timeout_at
+from aiokafka_lite._compat import KT, VT, override, timeout_at
 from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite._tasks import sleep_before
 from aiokafka_lite._virtual import chance_for, wall_ms
@@ -46,6 +44,7 @@ from aiokafka_lite.client.aiokafka_names import (
     wrapped_alike,
 )
 from aiokafka_lite.client.arguments import check_partition, check_text
+from aiokafka_lite.client.life import StartableClient
 from aiokafka_lite.client.offsets import EARLIEST, LATEST
 from aiokafka_lite.consumer.aiokafka_names import CoordinatorNames, SubscriptionNames
 from aiokafka_lite.consumer.assignment.assignment import SubscriptionMode
@@ -169,7 +168,7 @@ DEFAULT_CONCURRENCY: Final = 100
 NO_RECORDS: Final = RecordCursor(lambda: 0.0, 0.0, 0.0)
 
 
-class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
+class AIOKafkaConsumer(RecordIterator, StartableClient, Generic[KT, VT]):
     """Reads records from Kafka on the running event loop.
 
     ::
@@ -313,10 +312,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
         self._engine.owner.check()
         return dict(await self._engine.stop_as(timeout_s, is_clean=is_clean, leaves=leave))
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
     async def __aexit__(
         self,
         exc_type: type[BaseException] | None,
@@ -329,12 +324,6 @@ class AIOKafkaConsumer(RecordIterator, Generic[KT, VT]):
 
             self._engine.left_by = last_words(self._reads, exc)
         await self._stop(DEFAULT_STOP_TIMEOUT_S, is_clean=exc_type is None)
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise TypeError(
-            f"{type(self).__name__} cannot be copied or pickled because it holds connections "
-            "and a group membership: create another consumer with the same settings"
-        )
 
     def __del__(self) -> None:
         # No parts run if an argument was invalid or the start has failed, as in an `async with`.

@@ -11,7 +11,7 @@ from asyncio import _get_running_loop
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Generic, NoReturn, SupportsIndex, cast
+from typing import Any, Final, Generic, cast
 
 from aiokafka_lite._arguments import NUMBER
 from aiokafka_lite._compat import Self, SentKT, SentVT
@@ -21,7 +21,7 @@ from aiokafka_lite._transaction import LATEST
 from aiokafka_lite._virtual import chance_for
 from aiokafka_lite.client.aiokafka_names import ClientNames, wrap_as_aiokafkas
 from aiokafka_lite.client.arguments import MOST_INT, check_text
-from aiokafka_lite.client.life import Owner
+from aiokafka_lite.client.life import Owner, StartableClient
 from aiokafka_lite.errors import (
     IllegalOperation,
     IllegalStateError,
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 Headers = Sequence[tuple[str, bytes | None]]
 
 
-class AIOKafkaProducer(Generic[SentKT, SentVT]):
+class AIOKafkaProducer(StartableClient, Generic[SentKT, SentVT]):
     """Writes records to Kafka from the running event loop, each once and in order.
 
     ::
@@ -176,10 +176,6 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         NUMBER.check("timeout", timeout, or_none=True)
         await self._life.stop(timeout)
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
     async def __aexit__(
         self,
         exc_type: type[BaseException] | None,
@@ -187,12 +183,6 @@ class AIOKafkaProducer(Generic[SentKT, SentVT]):
         tb: TracebackType | None,
     ) -> None:
         await self.stop()
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise TypeError(
-            f"{type(self).__name__} cannot be copied or pickled because it holds connections: "
-            "create another producer with the same settings"
-        )
 
     def __del__(self) -> None:
         # Only a started producer has to be stopped, and only in its own process.

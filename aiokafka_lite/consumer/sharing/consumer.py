@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Generic, Literal, NoReturn, SupportsIndex, cast
+from typing import TYPE_CHECKING, Final, Generic, Literal, cast
 
 from aiokafka_lite._arguments import NUMBER
 from aiokafka_lite._compat import KT, VT, Self
 from aiokafka_lite._settings import takes_arguments_of
 from aiokafka_lite._virtual import chance_for
 from aiokafka_lite.client.arguments import check_partition
+from aiokafka_lite.client.life import StartableClient
 from aiokafka_lite.consumer.buffer.decode import make_delivery
 from aiokafka_lite.consumer.caller import running_loop
 from aiokafka_lite.consumer.config import check_max_records, check_topics, seconds
@@ -45,7 +46,7 @@ DEFAULT_STOP_TIMEOUT_S: Final = 10.0
 DEFAULT_CONCURRENCY: Final = 100
 
 
-class AIOKafkaShareConsumer(Generic[KT, VT]):
+class AIOKafkaShareConsumer(StartableClient, Generic[KT, VT]):
     """Reads records of a share group (KIP-932): a queue, whose members share all partitions.
 
     ::
@@ -135,10 +136,6 @@ class AIOKafkaShareConsumer(Generic[KT, VT]):
             self._run.note_stopper()
         await self._engine.stop_as(timeout, is_clean=True)
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
     async def __aexit__(
         self,
         exc_type: type[BaseException] | None,
@@ -148,12 +145,6 @@ class AIOKafkaShareConsumer(Generic[KT, VT]):
         """Stop. After an exception, the records that were read last are released."""
         self._engine.owner.check()
         await self._engine.stop_as(DEFAULT_STOP_TIMEOUT_S, is_clean=exc_type is None)
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise TypeError(
-            f"{type(self).__name__} cannot be copied or pickled because it holds connections "
-            "and a group membership: create another consumer with the same settings"
-        )
 
     def __del__(self) -> None:
         engine: ShareEngine | None = getattr(self, "_engine", None)
