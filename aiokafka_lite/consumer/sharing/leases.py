@@ -338,6 +338,8 @@ class Leases:
         # Locks are not renewed beyond this age.
         self.max_lease_s = math.inf
         self.counts = LeaseCounts()
+        # How long after half of a lock's time the latest renewal was sent.
+        self.renewal_late_s = 0.0
         # By node, from when on locks are renewed. -inf: a renewal has succeeded.
         self._renewed_from: dict[int, float] = {}
 
@@ -515,6 +517,15 @@ class Leases:
         """Whether locks of this node are held, or being settled."""
         return bool(self._ranges.get(node_id))
 
+    def held_at_limit(self) -> int:
+        """Count the records that the broker will archive if their leases are released or lost."""
+        return sum(
+            each.held_count
+            for ranges in self._ranges.values()
+            for each in ranges
+            if each.delivery_count >= self._delivery_count_limit
+        )
+
     def held_by_partition(self) -> Counter[TopicPartition]:
         found = Counter[TopicPartition]()
         for ranges in self._ranges.values():
@@ -586,6 +597,8 @@ class Leases:
                 self._renewed_from[partition.node_id] = -math.inf
                 self._note_success(partition)
                 at_node = self._ranges.get(partition.node_id, {})
+                half_at = min(each.until - each.lock_s * RENEWED_AT_SHARE for each in ranges)
+                self.renewal_late_s = max(0.0, asked_at - half_at)
                 for each in ranges:
                     each.until, each.lock_s = asked_at + lock_s, lock_s
                     self.counts.renewed += each.held_count

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.consumer.assignment.work import PROCESSING_COUNTS
 from aiokafka_lite.consumer.monitoring.health import HandlerCounts, Verdict
+from aiokafka_lite.consumer.sharing.leases import DELIVERY_COUNT_LIMIT
 from aiokafka_lite.structs import TopicPartition
 
 if TYPE_CHECKING:
@@ -32,12 +33,17 @@ class ShareHealth:
             consumer).
         reasons: Problems and remedies.
         held: Leased records that are not settled.
+        last_heartbeat_s: Seconds since the group's coordinator last answered; None without one.
+        last_fetch_s: Seconds since a leader last answered a fetch. A consumer that wants no records
+            does not fetch.
         handling: The records of `run`. None without it.
     """
 
     verdict: Verdict
     reasons: tuple[str, ...]
     held: int
+    last_heartbeat_s: float | None = None
+    last_fetch_s: float | None = None
     handling: HandlerCounts | None = None
 
     @property
@@ -64,7 +70,20 @@ def examine(engine: ShareEngine, run: ShareRun | None, now: float) -> ShareHealt
         )
     leasing = None if parts is None else parts.leasing
     held = 0 if leasing is None else leasing.leases.held_count
-    return ShareHealth("degraded" if reasons else "ok", reasons, held, handling)
+    verdict: Verdict = "degraded" if reasons else "ok"
+    return ShareHealth(verdict, reasons, held, *_ages(leasing, now), handling)
+
+
+def _ages(leasing: Leasing | None, now: float) -> tuple[float | None, float | None]:
+    """Return the seconds since the latest answers to a heartbeat, and to a fetch."""
+    if leasing is None:
+        return None, None
+    contact_at = leasing.heartbeat.last_contact_at
+    fetched = [each.fetched_at for each in leasing.copy_sources() if each.fetched_at is not None]
+    return (
+        None if contact_at is None else now - contact_at,
+        now - max(fetched) if fetched else None,
+    )
 
 
 def _troubles(engine: ShareEngine, run: ShareRun | None, now: float) -> Iterator[str]:
@@ -85,6 +104,14 @@ def _troubles(engine: ShareEngine, run: ShareRun | None, now: float) -> Iterator
                     f"{group} (share.renew.acknowledge.enable): a record is delivered again if its "
                     f"handler takes longer than {leasing.lock_s:g} s"
                 )
+        if unknown := parts.cluster.unknown_topics.text(leasing.topics):
+            yield f"{unknown}: create it, or check its name"
+        if at_limit := leasing.leases.held_at_limit():
+            yield (
+                f"{at_limit} leased records have been delivered {DELIVERY_COUNT_LIMIT} times or "
+                "more: if they are not accepted this time, the broker may archive them "
+                "(share.delivery.count.limit)"
+            )
         yield from _failures(leasing, now)
     pool = parts.cluster.pool
     for node_id in pool.node_ids():
@@ -125,6 +152,8 @@ def explain(engine: ShareEngine, run: ShareRun | None, tp: TopicPartition, now: 
         return text
     if tp.topic not in leasing.topics:
         return "its topic is not subscribed"
+    if unknown := leasing.cluster.unknown_topics.text([tp.topic]):
+        return unknown
     if tp not in leasing.assignment:
         return (
             "the broker has not assigned it to this member: other members share it, its share "
@@ -151,12 +180,17 @@ def measure(engine: ShareEngine, run: ShareRun | None, now: float) -> dict[str, 
     present = dict.fromkeys(PROCESSING_COUNTS, 0) | ({} if run is None else run.counts())
     held = {} if leasing is None else leasing.leases.held_by_partition()
     counts = {} if leasing is None else vars(leasing.leases.counts)
+    last_heartbeat_s, last_fetch_s = _ages(leasing, now)
     return {
         "client_id": engine.config.client_id,
         "group_id": engine.config.group_id,
         "group_protocol": "share",
         "records_total": engine.record_count,
         **{f"leases_{name}_total": counts.get(name, 0) for name in LEASE_COUNTS},
+        "leases_at_delivery_limit": 0 if leasing is None else leasing.leases.held_at_limit(),
+        "renewal_late_seconds": 0.0 if leasing is None else leasing.leases.renewal_late_s,
+        "last_heartbeat_age_seconds": last_heartbeat_s,
+        "last_fetch_age_seconds": last_fetch_s,
         "reconnects_total": 0 if pool is None else pool.reconnect_count,
         **{f"processing_{name}": count for name, count in {**engine.totals, **present}.items()},
         "processing_paused": int(run is not None and run.is_paused),

@@ -110,12 +110,14 @@ class ShareSource:
         partitions: Those to fetch, by topic id and number. Written by `Leasing`.
         failure: The latest error that the node has answered, and the loop time of the first one. It
             is None after an answer without errors.
+        fetched_at: Loop time of the latest answer to a fetch.
     """
 
     def __init__(self, leasing: Leasing, node_id: int) -> None:
         self.node_id = node_id
         self.partitions: dict[tuple[bytes, int], SharePartition] = {}
         self.failure: tuple[KafkaError, float] | None = None
+        self.fetched_at: float | None = None
         self._leasing = leasing
         self._leases, self._demand = leasing.leases, leasing.demand
         self._settings, self._cluster = leasing.settings, leasing.cluster
@@ -275,6 +277,7 @@ class ShareSource:
         acquired_count = 0
         try:
             response = await self._answer(request, wait_s + ANSWER_S, sent)
+            self.fetched_at = self._loop.time()
             acquired_count = await self._take_over(response, sent, count, asked_at)
         finally:
             took_s = self._loop.time() - asked_at

@@ -414,6 +414,17 @@ def test_node_that_refuses_the_first_renewal_is_asked_again_only_after_a_while()
     assert table.leases.can_renew(NODE, later)
 
 
+def test_lateness_of_a_renewal_is_that_of_its_first_lock() -> None:
+    table = Table()
+    table.acquire((0, 1, 1))
+    table.acquire((5, 5, 1), at=2.0)
+    table.take()
+    renew(table, LOCK_S / 2 + 3.0)
+    assert table.leases.renewal_late_s == 3.0
+    renew(table, LOCK_S + 3.0)
+    assert table.leases.renewal_late_s == 0.0
+
+
 def test_another_connection_may_renew_what_an_old_broker_could_not() -> None:
     table = Table()
     table.leases.connected(NODE, can_renew=False)

@@ -12,6 +12,7 @@ import pytest
 from aiokafka_lite import AIOKafkaShareConsumer, ConsumerStoppedError, TopicPartition
 from aiokafka_lite._compat import timeout
 from aiokafka_lite.broker import Broker
+from aiokafka_lite.consumer.sharing.leases import DELIVERY_COUNT_LIMIT
 from aiokafka_lite.deserializers import AsyncDeserializer, Serialized
 from aiokafka_lite.errors import (
     CoordinatorNotAvailableError,
@@ -32,6 +33,7 @@ from tests.consumer.sharing.reading import (
 )
 from tests.support.cluster import KafkaHandle
 from tests.support.rows import rows
+from tests.support.share_groups import configure_share_group
 from tests.support.waiting import until
 
 
@@ -264,6 +266,47 @@ async def test_a_read_raises_when_the_group_may_not_be_read_any_more() -> None:
             broker.on("ShareFetch").fail(GroupAuthorizationFailedError, at="answer")
             with pytest.raises(GroupAuthorizationFailedError):
                 await consumer.getone()
+
+
+@pytest.mark.virtual_time
+async def test_health_and_explain_name_a_topic_that_does_not_exist() -> None:
+    async with Broker(auto_create_topics=False) as broker:
+        broker.create_topic("topic")
+        async with AIOKafkaShareConsumer(
+            "topik", group_id="group", bootstrap_servers=broker.bootstrap_servers
+        ) as consumer:
+            await until(lambda: "topik" in str(consumer.health().reasons))
+            assert "'topic'" in consumer.explain(TopicPartition("topik", 0))
+
+
+@pytest.mark.virtual_time
+async def test_health_and_metrics_have_ages_and_the_records_that_may_be_archived() -> None:
+    async with Broker(group_share_delivery_count_limit=DELIVERY_COUNT_LIMIT) as broker:
+        broker.create_topic("topic")
+        await configure_share_group(
+            broker.bootstrap_servers, "group", {"auto.offset.reset": "earliest"}
+        )
+        broker.produce("topic", b"x", partition=0)
+        consumer: AIOKafkaShareConsumer[Any, Any] = AIOKafkaShareConsumer(
+            "topic",
+            group_id="group",
+            bootstrap_servers=broker.bootstrap_servers,
+            ack_mode="explicit",
+        )
+        async with consumer:
+            for _ in range(DELIVERY_COUNT_LIMIT - 1):
+                (await consumer.getone()).nack()
+            assert consumer.health().verdict == "ok"
+            record = await consumer.getone()
+            assert consumer.metrics()["leases_at_delivery_limit"] == 1
+            assert "share.delivery.count.limit" in str(consumer.health().reasons)
+            await asyncio.sleep(20)
+            health, metrics = consumer.health(), consumer.metrics()
+            assert health.last_heartbeat_s == metrics["last_heartbeat_age_seconds"]
+            assert 0 < (health.last_heartbeat_s or 0) <= 5
+            assert 15 < (health.last_fetch_s or 0) < 25
+            assert record.ack()
+            assert consumer.health().verdict == "ok"
 
 
 @pytest.mark.virtual_time

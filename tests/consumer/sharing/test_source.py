@@ -10,7 +10,13 @@ import pytest
 
 from aiokafka_lite.consumer.membership.grouped import LEAVE_MAX_S
 from aiokafka_lite.consumer.sharing.demand import TURN_S
-from aiokafka_lite.consumer.sharing.leases import AckType, LeaseState, RecordLease
+from aiokafka_lite.consumer.sharing.leases import (
+    NOT_RENEWED,
+    RENEWED_AT_SHARE,
+    AckType,
+    LeaseState,
+    RecordLease,
+)
 from aiokafka_lite.errors import (
     BrokerResponseError,
     CoordinatorLoadInProgressError,
@@ -337,6 +343,27 @@ async def test_fetch_waits_briefly_while_locks_are_held() -> None:
         (await made.sent()).answer()
         (await made.sent()).answer()
         assert (await made.sent()).request.max_wait_ms == 500
+
+
+async def test_fetch_just_before_a_renewal_is_not_answered_at_once() -> None:
+    async with scene(free=20) as made:
+        await made.acquire((0, 9))
+        sent = await made.sent()
+        await asyncio.sleep(LOCK_S * RENEWED_AT_SHARE - 0.0002 - asyncio.get_running_loop().time())
+        sent.answer()
+        assert (await made.sent()).request.max_wait_ms == 1
+
+
+async def test_lock_that_is_over_has_ended_by_itself_before_its_record_is_delivered_again() -> None:
+    async with scene(free=20) as made:
+        await made.acquire((0, 1))
+        sent = await made.sent()
+        await asyncio.sleep(LOCK_S)
+        again = acquired((0, 1))
+        again.acquired_records[0].delivery_count = 2
+        sent.answer(again)
+        await made.settle_down()
+        assert [(lost.offsets, lost.reason) for lost in made.lost] == [([(0, 1)], NOT_RENEWED)]
 
 
 async def test_acknowledgement_is_sent_soon_when_nothing_is_wanted() -> None:
