@@ -61,6 +61,8 @@ class ConsumerLife(Life[ConsumerParts]):
     def __init__(self, make_parts: Callable[[], ConsumerParts], events: Events) -> None:
         super().__init__(asyncio.get_running_loop(), make_parts)
         self.events = events
+        # The exception that left the application's `async with`, in words.
+        self.left_by = ""
 
     def on_reachability(
         self, node_id: int, address: str, error: KafkaError | None, down_s: float
@@ -132,8 +134,6 @@ class Engine(ConsumerLife["Running"]):
         observers.partition_changed.add(lambda _: self._state_changed.set())
         gate.on_change(self._state_changed.set)
         self.probe = make_probe(self.core)
-        # The exception that left the application's `async with`, in words.
-        self.left_by = ""
         gate.refuse(self.not_started)
 
     def _make_gets(self) -> tuple[ReadyRecords, Gets]:

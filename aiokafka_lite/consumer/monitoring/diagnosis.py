@@ -16,7 +16,7 @@ from aiokafka_lite.consumer.assignment.cursor import Cursor, Place, Sought
 from aiokafka_lite.consumer.assignment.reads import Reads
 from aiokafka_lite.consumer.fetching.source import Source
 from aiokafka_lite.consumer.gate import Hold
-from aiokafka_lite.consumer.life import Engine
+from aiokafka_lite.consumer.life import ConsumerLife, ConsumerParts, Engine
 from aiokafka_lite.consumer.parts import Running
 from aiokafka_lite.errors import FencedInstanceIdError, KafkaError
 from aiokafka_lite.structs import TopicPartition
@@ -143,7 +143,7 @@ def _not_assigned(engine: Engine, running: Running, tp: TopicPartition, now: flo
 
 def deaths(engine: Engine) -> Iterator[str]:
     if engine.is_over:
-        yield _stopped_text(engine)
+        yield stopped_text(engine, "a read", engine.core.reads.latest_raised)
     running = engine.current
     for scope in () if running is None or engine.stage is not Stage.DEAD else running.scopes:
         if isinstance(scope.failure, FencedInstanceIdError):
@@ -160,8 +160,7 @@ def deaths(engine: Engine) -> Iterator[str]:
 
 def last_words(reads: Reads, error: Exception) -> str:
     """Return the error that ended the application, with the latest records if it has no offset."""
-    text = str(error) if isinstance(error, KafkaError) else repr(error)
-    text = _one_line(text)
+    text = words_of(error)
     if isinstance(error, KafkaError):
         return text
     reads.settle()
@@ -172,11 +171,15 @@ def last_words(reads: Reads, error: Exception) -> str:
     return f"{text}, after records of {where} up to offset {partition.position - 1} were returned"
 
 
+def words_of(error: Exception) -> str:
+    return _one_line(str(error) if isinstance(error, KafkaError) else repr(error))
+
+
 def _one_line(text: str) -> str:
     return " ".join(text.split())[:LONGEST_ERROR]
 
 
-def _stopped_text(engine: Engine) -> str:
+def stopped_text(engine: ConsumerLife[ConsumerParts], raiser: str, raised: str) -> str:
     stopped = "the consumer is stopped: create another consumer"
     if engine.left_by:
         return f"{stopped}. The consumer's `async with` block ended with {engine.left_by}"
@@ -185,12 +188,12 @@ def _stopped_text(engine: Engine) -> str:
     for scope in () if engine.parts is None else engine.parts.scopes:
         if scope.failure is not None:
             return f"{stopped}. The background task {scope.name} had failed with {scope.failure!r}"
-    if raised := engine.core.reads.latest_raised:
-        return f"{stopped}. Before the stop, a read raised {_one_line(raised)}"
+    if raised:
+        return f"{stopped}. Before the stop, {raiser} raised {_one_line(raised)}"
     return stopped
 
 
-def not_started_text(engine: Engine, now: float) -> str:
+def not_started_text(engine: ConsumerLife[ConsumerParts], now: float) -> str:
     if engine.failed_start is None:
         return "the consumer is not started: await consumer.start() first"
     failed_at, error = engine.failed_start

@@ -8,14 +8,16 @@ dead       it cannot continue: create another consumer
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
+from aiokafka_lite._tasks import TaskScope
 from aiokafka_lite.client.life import Stage
+from aiokafka_lite.client.pool import Pool
 from aiokafka_lite.consumer.assignment.assignment import SubscriptionMode
 from aiokafka_lite.consumer.assignment.cursor import Cursor, Place
-from aiokafka_lite.consumer.assignment.work import PROCESSING_COUNTS
+from aiokafka_lite.consumer.assignment.work import PROCESSING_COUNTS, Processing
 from aiokafka_lite.consumer.fetching.counts import NodeCounts
 from aiokafka_lite.consumer.life import Engine
 from aiokafka_lite.consumer.monitoring.diagnosis import (
@@ -36,6 +38,9 @@ from aiokafka_lite.consumer.parts import Running
 from aiokafka_lite.consumer.positions.topic_changes import is_gone
 from aiokafka_lite.records.decoders import COMPILED
 from aiokafka_lite.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from aiokafka_lite.consumer.sharing.run import ShareRun
 
 Verdict = Literal["ok", "degraded", "dead"]
 
@@ -121,12 +126,13 @@ def examine(engine: Engine, now: float) -> Health:
         last_fetch_s(engine, now),
         total_lag(engine),
         engine.probe.lag_now_s(now),
-        _handling(engine),
+        handling_of(engine.core.reads.processing, engine.core.works.totals),
     )
 
 
-def _handling(engine: Engine) -> HandlerCounts | None:
-    processing = engine.core.reads.processing
+def handling_of(
+    processing: Processing | ShareRun | None, totals: Mapping[str, int]
+) -> HandlerCounts | None:
     if processing is None:
         return None
     counts = processing.counts()
@@ -134,7 +140,7 @@ def _handling(engine: Engine) -> HandlerCounts | None:
         counts["at_work"],
         counts["waiting_for_retry"],
         counts["uncommitted"],
-        engine.core.works.totals["dead_total"],
+        totals["dead_total"],
         processing.is_paused,
     )
 
@@ -145,19 +151,11 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
         return
     if engine.stage is Stage.STARTING:
         yield starting_text(engine, running, now)
-    lost = _lost(running)
-    if lost and len(lost) == len(_node_ids(running)):
+    lost = _lost(running.cluster.pool)
+    if lost and len(lost) == len(_node_ids(running.cluster.pool)):
         yield _no_broker_text(engine, running, lost, now)
         return  # the other problems follow from it
-    pool = running.cluster.pool
-    for node_id, lost_at in lost.items():
-        yield (
-            f"{pool.describe(node_id)} has not been reachable for {seconds(now - lost_at)}: "
-            f"{pool.last_error(node_id)}"
-        )
-    for scope in running.scopes:
-        for name, error in scope.degraded.items():
-            yield f"the background task {name!r} ({scope.name}) failed and is retried: {error}"
+    yield from part_troubles(running.cluster.pool, running.scopes, now)
     if engine.stage is not Stage.STARTING:
         yield from _topic_troubles(engine, running)
         yield from _group_troubles(engine, running, now)
@@ -174,8 +172,7 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
     if (processing := engine.core.reads.processing) is not None:
         yield from processing.troubles(now)
     elif failure := engine.core.works.run_failure:
-        text = " ".join(failure.split())[:200]
-        yield f"run() ended with {text}: no records are processed until run() is called again"
+        yield run_ended_text(failure)
     if (without_s := running.watchdog.assigned_without_position_s) > LONG_WITHOUT_POSITION_S:
         yield (
             f"some partitions have had no position for {seconds(without_s)} and are not read: "
@@ -188,6 +185,23 @@ def _troubles(engine: Engine, running: Running | None, now: float) -> Iterator[s
         )
 
 
+def part_troubles(pool: Pool, scopes: Collection[TaskScope], now: float) -> Iterator[str]:
+    """Yield the problems of connections and background tasks."""
+    for node_id, lost_at in _lost(pool).items():
+        yield (
+            f"{pool.describe(node_id)} has not been reachable for {seconds(now - lost_at)}: "
+            f"{pool.last_error(node_id)}"
+        )
+    for scope in scopes:
+        for name, error in scope.degraded.items():
+            yield f"the background task {name!r} ({scope.name}) failed and is retried: {error}"
+
+
+def run_ended_text(failure: str) -> str:
+    text = " ".join(failure.split())[:200]
+    return f"run() ended with {text}: no records are processed until run() is called again"
+
+
 def _heartbeats_then(running: Running) -> str:
     status = running.membership.status
     if status is None or not status.stood_in_count:
@@ -195,17 +209,16 @@ def _heartbeats_then(running: Running) -> str:
     return f"and the heartbeat thread sent heartbeats ({status.stood_in_count} in total)"
 
 
-def _lost(running: Running) -> dict[int, float]:
-    pool = running.cluster.pool
+def _lost(pool: Pool) -> dict[int, float]:
     return {
         node_id: lost_at
-        for node_id in _node_ids(running)
+        for node_id in _node_ids(pool)
         if (lost_at := pool.lost_at(node_id)) is not None
     }
 
 
-def _node_ids(running: Running) -> list[int]:
-    known = running.cluster.pool.node_ids()
+def _node_ids(pool: Pool) -> list[int]:
+    known = pool.node_ids()
     return [node_id for node_id in known if node_id >= 0] or known
 
 

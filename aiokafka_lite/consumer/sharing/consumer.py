@@ -20,6 +20,7 @@ from aiokafka_lite.consumer.buffer.decode import make_delivery
 from aiokafka_lite.consumer.caller import running_loop
 from aiokafka_lite.consumer.config import check_max_records, check_topics, seconds
 from aiokafka_lite.consumer.events import DEFAULT_BUFFERED_EVENTS, Events
+from aiokafka_lite.consumer.monitoring.diagnosis import words_of
 from aiokafka_lite.consumer.sharing.config import ShareConfig, check_lease
 from aiokafka_lite.consumer.sharing.life import ShareEngine
 from aiokafka_lite.consumer.sharing.monitoring import ShareHealth, examine, explain, measure
@@ -144,6 +145,8 @@ class AIOKafkaShareConsumer(StartableClient, Generic[KT, VT]):
     ) -> None:
         """Stop. After an exception, the records that were read last are released."""
         self._engine.owner.check()
+        if isinstance(exc, Exception) and not self._engine.is_over:
+            self._engine.left_by = words_of(exc)
         await self._engine.stop_as(DEFAULT_STOP_TIMEOUT_S, is_clean=exc_type is None)
 
     def __del__(self) -> None:
@@ -228,6 +231,7 @@ class AIOKafkaShareConsumer(StartableClient, Generic[KT, VT]):
         self._engine.owner.check()
         if self._run is not None:
             raise IllegalStateError("consumer.run() is active, and its handlers get all records")
+        self._engine.run_failure = ""
         return await self._reads.take(most, timeout_s)
 
     def __aiter__(self) -> Self:
@@ -366,13 +370,19 @@ class AIOKafkaShareConsumer(StartableClient, Generic[KT, VT]):
             on_lease_lost,
         )
         draining = Draining(signals, self.stop, run, is_default=stop_on == "default")
-        async with draining, AsyncExitStack() as stack:
-            stack.callback(threads.close)
-            await self._keep(settings, run, stack)
-            stack.enter_context(run.opened())
-            self._run = run
-            stack.callback(setattr, self, "_run", None)
-            await run.run()
+        self._engine.run_failure = ""
+        try:
+            async with draining, AsyncExitStack() as stack:
+                stack.callback(threads.close)
+                await self._keep(settings, run, stack)
+                stack.enter_context(run.opened())
+                self._run = run
+                stack.callback(setattr, self, "_run", None)
+                await run.run()
+        except Exception as error:
+            # As text: the error would keep the caller's frames alive, and so the consumer.
+            self._engine.run_failure = words_of(error)
+            raise
 
     async def _keep(self, settings: Handling, run: ShareRun, stack: AsyncExitStack) -> None:
         """Open the dead letters."""

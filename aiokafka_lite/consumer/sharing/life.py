@@ -73,6 +73,8 @@ class ShareEngine(ConsumerLife["ShareParts"]):
         self.totals = {**dict.fromkeys(PROCESSING_TOTALS, 0), "rejected_total": 0}
         self.record_count = self.lost_count = 0
         self.lost_at: float | None = None
+        # The error that ended `run`, in words, until `run` or a read is called again.
+        self.run_failure = ""
         self.owner = Owner(self.kind, self._loop, self.changed.set)
         # An error that retries do not fix. One read raises it.
         self._posted: BaseException | None = None

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from aiokafka_lite.consumer.assignment.work import PROCESSING_COUNTS
-from aiokafka_lite.consumer.monitoring.health import HandlerCounts, Verdict
+from aiokafka_lite.consumer.monitoring.diagnosis import not_started_text, stopped_text
+from aiokafka_lite.consumer.monitoring.health import (
+    HandlerCounts,
+    Verdict,
+    handling_of,
+    part_troubles,
+    run_ended_text,
+)
 from aiokafka_lite.consumer.sharing.leases import DELIVERY_COUNT_LIMIT
 from aiokafka_lite.structs import TopicPartition
 
@@ -55,22 +62,17 @@ class ShareHealth:
 def examine(engine: ShareEngine, run: ShareRun | None, now: float) -> ShareHealth:
     parts = engine.parts
     if engine.is_over or engine.error is not None:
-        state = "the consumer is stopped" if engine.is_over else f"a task failed: {engine.error}"
-        return ShareHealth("dead", (f"{state}: create another consumer",), 0)
-    reasons = tuple(_troubles(engine, run, now))
-    handling: HandlerCounts | None = None
-    if run is not None:
-        counts = run.counts()
-        handling = HandlerCounts(
-            counts["at_work"],
-            counts["waiting_for_retry"],
-            counts["uncommitted"],
-            engine.totals["dead_total"],
-            run.is_paused,
+        text = (
+            stopped_text(engine, "run()", engine.run_failure)
+            if engine.is_over
+            else f"a task failed: {engine.error}: create another consumer"
         )
+        return ShareHealth("dead", (text,), 0)
+    reasons = tuple(_troubles(engine, run, now))
     leasing = None if parts is None else parts.leasing
     held = 0 if leasing is None else leasing.leases.held_count
     verdict: Verdict = "degraded" if reasons else "ok"
+    handling = handling_of(run, engine.totals)
     return ShareHealth(verdict, reasons, held, *_ages(leasing, now), handling)
 
 
@@ -89,7 +91,7 @@ def _ages(leasing: Leasing | None, now: float) -> tuple[float | None, float | No
 def _troubles(engine: ShareEngine, run: ShareRun | None, now: float) -> Iterator[str]:
     parts = engine.current
     if parts is None:
-        yield "the consumer is not started: await consumer.start()"
+        yield not_started_text(engine, now)
         return
     leasing, group = parts.leasing, f"share group {engine.config.group_id}"
     if leasing is None:
@@ -113,16 +115,7 @@ def _troubles(engine: ShareEngine, run: ShareRun | None, now: float) -> Iterator
                 "(share.delivery.count.limit)"
             )
         yield from _failures(leasing, now)
-    pool = parts.cluster.pool
-    for node_id in pool.node_ids():
-        if node_id >= 0 and (lost_at := pool.lost_at(node_id)) is not None:
-            yield (
-                f"{pool.describe(node_id)} has not been reachable for {now - lost_at:.0f} s: "
-                f"{pool.last_error(node_id)}"
-            )
-    for scope in parts.scopes:
-        for name, error in scope.degraded.items():
-            yield f"the background task {name!r} ({scope.name}) failed and is retried: {error}"
+    yield from part_troubles(parts.cluster.pool, parts.scopes, now)
     if engine.lost_at is not None and now - engine.lost_at < RECENT_S:
         yield (
             f"the leases of {engine.lost_count} records were lost, the latest "
@@ -130,6 +123,8 @@ def _troubles(engine: ShareEngine, run: ShareRun | None, now: float) -> Iterator
         )
     if run is not None:
         yield from run.troubles(now)
+    elif engine.run_failure:
+        yield run_ended_text(engine.run_failure)
 
 
 def _failures(leasing: Leasing, now: float, tp: TopicPartition | None = None) -> Iterator[str]:

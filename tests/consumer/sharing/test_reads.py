@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from aiokafka_lite.errors import (
     DeserializationError,
     GroupAuthorizationFailedError,
     IllegalStateError,
+    InvalidTopicError,
     ShareSessionLimitReachedError,
     WrongLoopError,
 )
@@ -255,6 +257,30 @@ async def test_health_and_explain_name_what_a_node_answers_instead_of_records() 
             assert not consumer.health().is_ok
             assert "ShareSessionLimitReached" in consumer.explain(TopicPartition("topic", 0))
             reading.cancel()
+
+
+async def test_health_names_the_failure_of_a_start_of_run_and_of_the_block() -> None:
+    async with timeout(PATIENCE_S), Broker() as broker:
+        consumer: AIOKafkaShareConsumer[Any, Any] = AIOKafkaShareConsumer(
+            "topic", group_id="group", bootstrap_servers=broker.bootstrap_servers
+        )
+        broker.on("ShareGroupHeartbeat").fail(GroupAuthorizationFailedError, at="answer")
+        with pytest.raises(GroupAuthorizationFailedError):
+            await consumer.start()
+        assert "start() failed" in str(consumer.health().reasons)
+        with suppress(ZeroDivisionError):
+            async with consumer:
+                with pytest.raises(InvalidTopicError):
+                    await consumer.run(print, dead_letter="no topic")
+                health = consumer.health()
+                assert health.verdict == "degraded"
+                assert "run() ended with" in str(health.reasons)
+                assert await consumer.getmany(timeout_ms=0) == {}
+                assert consumer.health().is_ok
+                raise ZeroDivisionError
+        health = consumer.health()
+        assert health.verdict == "dead"
+        assert "block ended with ZeroDivisionError" in str(health.reasons)
 
 
 async def test_a_read_raises_when_the_group_may_not_be_read_any_more() -> None:
