@@ -56,6 +56,7 @@ class ByteBudget:
         self.room_bytes = limit_bytes
         # What it was at the latest notice, or less since: each record of a handler changes it.
         self._known_room_bytes = limit_bytes
+        self._least_notice_bytes = limit_bytes // ROOM_PARTS
         # The pending bytes that were claimed.
         self._claimed_bytes = 0
         # Kept for decompression: the largest batch so far, at most half of all.
@@ -79,7 +80,7 @@ class ByteBudget:
         self.room_bytes = room_bytes = max(self.limit_bytes - size_bytes, self.limit_bytes // 4)
         self._known_room_bytes = min(room_bytes, self._known_room_bytes)
         if room_bytes > before_bytes and (
-            not size_bytes or room_bytes - self._known_room_bytes >= self.limit_bytes // ROOM_PARTS
+            not size_bytes or room_bytes - self._known_room_bytes >= self._least_notice_bytes
         ):
             self._known_room_bytes = room_bytes
             self._notify()

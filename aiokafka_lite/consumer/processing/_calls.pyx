@@ -1,6 +1,7 @@
 # cython: language_level=3, embedsignature=False
 """The calls of a worker of `run`, in C; `_calls_py` does the same in plain Python."""
 
+from cpython.contextvars cimport PyContext_CopyCurrent, PyContextVar_Set
 from cpython.dict cimport PyDict_DelItem, PyDict_SetItem
 from cpython.object cimport PyObject
 
@@ -23,7 +24,6 @@ from aiokafka_lite.consumer.processing.job cimport Job
 from aiokafka_lite.consumer.processing.steps cimport Steps
 
 import asyncio
-from contextvars import copy_context
 
 from aiokafka_lite.consumer.processing.calls import HANDLING, asker, awaited
 
@@ -69,7 +69,7 @@ cdef class Calls:
         if self.steps.isolates or self.is_cancelled():
             return False
         try:
-            if copy_context() != self.context:
+            if PyContext_CopyCurrent() != self.context:
                 return False
         except Exception:
             return False
@@ -79,8 +79,8 @@ cdef class Calls:
         PyDict_DelItem(self.flights, self.job)
         PyDict_SetItem(self.flights, job, self.task)
         self.job = job
-        HANDLING.set((job.cursor, job.offset))
-        self.context = copy_context()
+        PyContextVar_Set(HANDLING, (job.cursor, job.offset))
+        self.context = PyContext_CopyCurrent()
         self.call = coroutine_of(self.handler(job.record))
         return True
 

@@ -42,7 +42,7 @@ class Allowance:
     """The records and bytes of one run."""
 
     def __init__(self, core: Core, most: int) -> None:
-        self._state, self._works = core.state, core.works
+        self._cursors, self._works = core.state.assignment, core.works
         self._budget = budget = core.buffer.budget
         self._most = most
         self._most_bytes = budget.limit_bytes // ALL_PART
@@ -148,14 +148,14 @@ class Allowance:
         if cursor in self.complete:
             return True
         if self._has_most():
-            sharing = len(self._state.assignment)
+            sharing = len(self._cursors)
             if self._of(cursor).count * sharing >= self._most:
                 return True
         return self._has_most_bytes() and self._room_bytes(cursor) <= 0
 
     def _room_bytes(self, cursor: Cursor) -> int:
         left_bytes = self._most_bytes - self._total_bytes
-        sharing = len(self._state.assignment)
+        sharing = len(self._cursors)
         if left_bytes > 0 or not sharing:
             return left_bytes
         share_bytes = self._budget.limit_bytes // SHARED_PART // sharing

@@ -92,8 +92,8 @@ LEAST_TAKEN: Final = 64
 LEAST_END_S: Final = 0.05
 # How long a dead letter is being written before `health()` names it, and rebalances do not wait.
 LONG_LETTER_S: Final = 5.0
-# In one turn of the loop.
-SLICE_S: Final = 0.002
+# In one turn of the loop: as long as Python lets a thread run while others wait.
+SLICE_S: Final = 0.005
 # Workers that go on in one turn of those for which there was no time in an earlier one.
 MOST_WOKEN: Final = 32
 

@@ -78,8 +78,8 @@ class Steps:
             return None
         self._lanes.leave(job)
         ready.popleft()
-        self._attempts.success_count += 1
-        following.begin(now, self._attempts.success_count)
+        self._attempts.success_count = success_count = self._attempts.success_count + 1
+        following.begin(now, success_count)
         self._works.finish(job.cursor, job.offset, job)
         self._allowance.count(job.cursor)
         self._works.totals["finished_total"] += 1
