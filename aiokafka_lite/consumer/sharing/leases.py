@@ -191,11 +191,6 @@ class RecordLease:
         return self.record.offset
 
     @property
-    def delivery_count(self) -> int:
-        """How often the record was delivered, this time included."""
-        return self.range.delivery_count
-
-    @property
     def until(self) -> float:
         """Loop time of the end of the lock, which renewals move."""
         return self.range.until
@@ -490,15 +485,13 @@ class Leases:
         self.waiting = kept
         return count
 
-    def release_all(self) -> int:
+    def release_all(self) -> None:
         """Release all held records, also those that the application has."""
         self.waiting.clear()
         self.waiting_count = 0
-        return sum(
-            self._settle(each, 0, len(each.states), AckType.RELEASE)
-            for ranges in self._ranges.values()
-            for each in ranges
-        )
+        for ranges in self._ranges.values():
+            for each in ranges:
+                self._settle(each, 0, len(each.states), AckType.RELEASE)
 
     # --- Queries --------------------------------------------------------------------------
     def ranges(self, node_id: int) -> list[LeaseRange]:

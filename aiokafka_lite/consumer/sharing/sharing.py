@@ -84,7 +84,7 @@ class Leasing:
         self.settings, self.cluster, self.scope, self.rng = settings, cluster, scope, rng
         self.open_cluster = open_cluster
         self.topics = frozenset(topics)
-        self.want, self._on_ready, self.surface = want, on_ready, on_error
+        self.want, self.on_ready, self.surface = want, on_ready, on_error
         self._loop = asyncio.get_running_loop()
         self.lock_s = FIRST_LOCK_S
         self.leases = Leases(on_lost)
@@ -113,12 +113,9 @@ class Leasing:
         self.member.enter(MemberState.JOINING)
         self.heartbeat.start()
 
-    async def wait_joined(self, until: float | None = None) -> bool:
-        """Wait until the group has this member. Return whether that was in time."""
+    async def wait_joined(self) -> None:
         while not self.member.is_member:
-            if not await self.member.wait_for_change(until):
-                return False
-        return True
+            await self.member.wait_for_change(None)
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Replace the subscription. It takes effect with the next assignment."""
@@ -207,10 +204,6 @@ class Leasing:
     def take_turn(self) -> bool:
         return self.heartbeat.thread.take_turn()
 
-    def acquired(self, count: int) -> None:
-        if count:
-            self._on_ready()
-
     def share_demand(self) -> None:
         """Look whether it is another node's turn."""
         if len(self._sources) > 1:
@@ -237,7 +230,7 @@ class Leasing:
         """Let records wait again, before all others: the read that has taken them was cancelled."""
         self.leases.put_back(taken)
         if self.leases.waiting_count:
-            self._on_ready()
+            self.on_ready()
 
     def lease(self, lease_range: LeaseRange, record: Record) -> RecordLease:
         """Return the lease of one taken record, which `on_lost` will name."""

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from aiokafka_lite._tasks import Event
 from aiokafka_lite._threads import compute
-from aiokafka_lite.client.backoff import LONGEST_BACKOFF_S, Backoff
 from aiokafka_lite.client.connection import Connection
 from aiokafka_lite.client.lanes import Lane
 from aiokafka_lite.client.view import Node
@@ -127,7 +126,7 @@ class ShareSource:
         # Counts sessions, so that late news of an earlier one are recognised.
         self._session_number = 0
         self._connection: Connection | None = None
-        self._backoff = Backoff(leasing.settings.retry_backoff_s, LONGEST_BACKOFF_S, leasing.rng)
+        self._backoff = leasing.new_backoff()
         self._not_before = -math.inf
         self._log_limit = LogLimit()
         # Loop times: of the first acknowledgement that waits, and of the latest records.
@@ -301,12 +300,10 @@ class ShareSource:
         if not renews:
             self._unsent_since = None
         response = await self._answer(request, ANSWER_S, {} if renews else sent)
-        errors = self._errors_of(sent, response)
         if renews:
-            lock_s = response.acquisition_lock_timeout_ms / 1000
-            self.renewed(sent, errors, lock_s, asked_at)
+            self._renewed(sent, response, asked_at)
         else:
-            self._leases.answered(sent, errors)
+            self._leases.answered(sent, self._errors_of(sent, response))
 
     async def _end_session(self) -> None:
         """Close the session, so that the broker releases what is left of it."""
@@ -323,10 +320,7 @@ class ShareSource:
         """Send a request and return the answer. An error ends the session, and all leases."""
         assert self._connection is not None  # noqa: S101 -- `_connect` has set it
         try:
-            response = await self._connection.request(request, timeout_s=timeout_s)
-            if response.error_code:
-                kind = for_code(response.error_code)
-                raise kind(response.error_message or kind.description)
+            response = checked(await self._connection.request(request, timeout_s=timeout_s))
         except KafkaError as error:
             self._leases.failed(sent, f"it is unknown whether it was acknowledged: {error}")
             raise
@@ -393,7 +387,8 @@ class ShareSource:
         is_left = self._is_left and self._leasing.want() <= 0
         if self._is_closing or self._dropped is not None or is_left:
             self._leases.release_waiting()
-        self._leasing.acquired(count)
+        if count:
+            self._leasing.on_ready()
         return count
 
     async def _decode(
@@ -486,9 +481,8 @@ class ShareSource:
         if not self._cluster.apply_leader_hints(leaders, nodes):
             self._cluster.invalidate()
 
-    def renewed(
-        self, sent: Acknowledgements, errors: Errors, lock_s: float, asked_at: float
-    ) -> None:
+    def _renewed(self, sent: Acknowledgements, answer: Acknowledged, asked_at: float) -> None:
+        errors, lock_s = self._errors_of(sent, answer), answer.acquisition_lock_timeout_ms / 1000
         if lock_s <= 0:  # v1, or no partition was renewed
             lock_s = min(portion.range.lock_s for mine in sent.values() for portion in mine)
         self._leases.renewed(sent, errors, lock_s=lock_s, asked_at=asked_at)
@@ -503,7 +497,6 @@ class ShareSource:
         number, settings, earlier = self._session_number, self._settings, tuple(self._by_thread)
         if earlier and (
             isinstance(earlier[-1].answer, KafkaError)
-            or earlier[-1].answer.error_code
             or now < earlier[-1].asked_at + self._leasing.lock_s * RENEWED_AT_SHARE
         ):
             return None
@@ -518,7 +511,7 @@ class ShareSource:
         )
         answer: Acknowledged | KafkaError
         try:
-            answer = send(request, node)
+            answer = checked(send(request, node))
         except KafkaError as error:
             answer = error
         sent = SentByThread(self, number, renewals, now, answer)
@@ -533,15 +526,18 @@ class ShareSource:
         answer = sent.answer
         if isinstance(answer, KafkaError):
             self._lose_session(answer)  # the epoch is unknown
-        elif answer.error_code:
-            self._lose_session(for_code(answer.error_code)(answer.error_message or ""))
         else:
             self._session.next_epoch()
-            lock_s = answer.acquisition_lock_timeout_ms / 1000
-            self.renewed(
-                sent.renewals, self._errors_of(sent.renewals, answer), lock_s, sent.asked_at
-            )
+            self._renewed(sent.renewals, answer, sent.asked_at)
         self._wake.set()
+
+
+def checked(response: AnswerT) -> AnswerT:
+    """Raise the error of a whole request."""
+    if response.error_code:
+        kind = for_code(response.error_code)
+        raise kind(response.error_message or kind.description)
+    return response
 
 
 def error_of(tp: TopicPartition, code: int, message: str | None) -> KafkaError | None:

@@ -134,7 +134,7 @@ def test_records_outside_acquired_records_are_dropped() -> None:
     table = Table()
     table.acquire((3, 5, 1), (8, 8, 2), offsets=range(10))
     leases = table.take()
-    assert [(lease.offset, lease.delivery_count) for lease in leases] == [
+    assert [(lease.offset, lease.range.delivery_count) for lease in leases] == [
         (3, 1), (4, 1), (5, 1), (8, 2),
     ]  # fmt: skip
 

@@ -134,7 +134,7 @@ async def test_settled_records_are_not_delivered_again(group: Group) -> None:
         assert first.leasing.leases.counts.accepted == 6
     async with group.member() as second:
         again = await take(second, 4)
-        assert [(lease.offset, lease.delivery_count) for lease in again] == [
+        assert [(lease.offset, lease.range.delivery_count) for lease in again] == [
             (6, 2), (7, 2), (8, 2), (9, 2),
         ]  # fmt: skip
         assert not second.lost
@@ -184,7 +184,7 @@ async def test_cut_connection_is_a_lost_lease_of_all_that_is_held(group: Group) 
         one.leasing.wanted()
         again = await take(one, 15)
         back_s = time.monotonic() - began
-        assert {(lease.offset, lease.delivery_count) for lease in again} == {
+        assert {(lease.offset, lease.range.delivery_count) for lease in again} == {
             (offset, 2) for offset in range(5, 20)
         }
         print(f"back after {back_s:.3f} s")
@@ -207,7 +207,7 @@ async def test_removed_member_joins_with_the_same_id_and_drops_all(group: Group)
         one.free = 100
         one.leasing.wanted()
         again = await take(one, 5)
-        assert [lease.delivery_count for lease in again] == [2] * 5
+        assert [lease.range.delivery_count for lease in again] == [2] * 5
         assert one.leasing.member_id == member_id
 
 
