@@ -1966,8 +1966,8 @@ _SHARING: Final = (
         (
             _edit(
                 "consumer.sharing.session",
-                "[self.told[key] for key in self.told if key not in wanted]\n",
-                "[old for key, old in self.told.items() if wanted.get(key) is not old]\n",
+                "[self.partitions[key] for key in self.partitions if key not in wanted]\n",
+                "[old for key, old in self.partitions.items() if wanted.get(key) is not old]\n",
             ),
         ),
         is_sharing=True,

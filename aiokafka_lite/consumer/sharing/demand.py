@@ -12,7 +12,7 @@ Fetches that lock no more than is asked for return whole batches anyway. So they
 the places are free, or a while after the first one.
 
 Of several nodes, those whose last fetch was filled share the demand. Others ask for a little, so
-that a burst on all nodes at once does not lock a multiple of the demand. They stand in line: who
+that a burst on all nodes at once does not lock a multiple of the demand. They queue: one that
 fetches is the last again. Otherwise a node with a backlog could take each place that becomes free.
 """
 
@@ -39,7 +39,7 @@ EXCESS_S: Final = 0.05
 # A few free places wait so long for others.
 REFILL_S: Final = 0.02
 REFILL_SHARE: Final = 0.5
-# A node waits so long for those before it in the line, which then lose their turn.
+# A node waits so long for those before it in the queue, which then lose their turn.
 TURN_S: Final = 2 * REFILL_S
 # The part of the demand that nodes without records share.
 PROBE_SHARE: Final = 0.25
@@ -65,7 +65,7 @@ class Demand:
         self._fetch_s = FIRST_FETCH_S
         self._margin = MARGINS[0]
         # The nodes that may fetch: a set in the order of their turns.
-        self._line: dict[int, None] = {}
+        self._queue: dict[int, None] = {}
         # Since when there has been an unmet demand.
         self._since: float | None = None
 
@@ -88,8 +88,10 @@ class Demand:
         """Note that a fetch asks for so many records."""
         self.asked[node_id] = count
         self._since = None
-        turns = list(self._line)
-        self._line = dict.fromkeys(turns[turns.index(node_id) + 1 :] if node_id in turns else turns)
+        turns = list(self._queue)
+        self._queue = dict.fromkeys(
+            turns[turns.index(node_id) + 1 :] if node_id in turns else turns
+        )
 
     def is_awaited(self, node_id: int) -> bool:
         """Whether the fetch in flight is expected to be filled, so that others leave it places."""
@@ -110,9 +112,9 @@ class Demand:
     def wanted(self, node_id: int, node_count: int, now: float) -> tuple[int, float]:
         """Return how many records this node's next fetch asks for, and when it may begin.
 
-        The node takes its place in the line, so it has to be able to fetch now.
+        The node takes its place in the queue, so it has to be able to fetch now.
         """
-        self._line.setdefault(node_id)
+        self._queue.setdefault(node_id)
         waiting_count = self._leases.waiting_count
         places = max(0, self._free()) + int(self._rate_now(now) * self._fetch_s * self._margin)
         is_filled = self.is_filled
@@ -132,6 +134,6 @@ class Demand:
             count = max(1, int(total * PROBE_SHARE / node_count))
         places += self._leases.held_count - waiting_count
         is_enough = total >= places * REFILL_SHARE
-        if next(iter(self._line)) != node_id:
+        if next(iter(self._queue)) != node_id:
             return count, self._since + TURN_S
         return count, now if is_enough else self._since + REFILL_S

@@ -105,7 +105,7 @@ class ShareHeartbeat(MemberHeartbeat[ShareMember]):
         )
         self._leasing = leasing
         self._brokers_s = BROKERS_INTERVAL_S
-        self._told_topics: frozenset[str] = frozenset()
+        self._sent_topics: frozenset[str] = frozenset()
         # Loop times.
         self._sent_at = self._not_before = 0.0
         self._unassigned_since = 0.0
@@ -119,7 +119,7 @@ class ShareHeartbeat(MemberHeartbeat[ShareMember]):
         member = self._member
         if not member.is_heard:
             return None
-        if not member.is_member or self._told_topics != self._leasing.topics:
+        if not member.is_member or self._sent_topics != self._leasing.topics:
             return self._not_before
         return max(self._sent_at + self._interval_s, self._not_before)
 
@@ -176,7 +176,7 @@ class ShareHeartbeat(MemberHeartbeat[ShareMember]):
         request = heartbeat_request(member.group_id, sent_as, JOIN_EPOCH if is_joining else None)
         if is_joining:
             request.rack_id = self._leasing.settings.client_rack or None
-        if is_joining or topics != self._told_topics:
+        if is_joining or topics != self._sent_topics:
             request.subscribed_topic_names = sorted(topics)
             self._unassigned_since = self._loop.time()
         self._sent_at = sent_at = self._loop.time()
@@ -190,14 +190,14 @@ class ShareHeartbeat(MemberHeartbeat[ShareMember]):
             )
             identity = identity_in(answer, sent_as, request.member_epoch)
         except KafkaError as error:
-            self._told_topics = frozenset()  # the lost answer may have had an assignment
+            self._sent_topics = frozenset()  # the lost answer may have had an assignment
             self._failed(sent_as, error)
             return
         self.beat_count += 1
         self._backoff.reset()
         self._blocked_s = 0.0
         self._has_just_joined = is_joining
-        self._told_topics = topics
+        self._sent_topics = topics
         if answer.heartbeat_interval_ms > 0:
             self._brokers_s = answer.heartbeat_interval_ms / 1000
         if member.take_answer(sent_as, identity, target_in(answer)):

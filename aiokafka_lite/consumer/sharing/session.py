@@ -33,7 +33,7 @@ class ShareSession:
 
     Attributes:
         epoch: Of the next request.
-        told: The partitions that the node fetches from, as far as known, by their keys: one may
+        partitions: Those that the node fetches from, as far as known, by their keys: one may
             have moved to another leader and back since.
     """
 
@@ -41,7 +41,7 @@ class ShareSession:
         self._group_id = group_id
         self._member_id = member_id
         self.epoch = NEW_EPOCH
-        self.told: Mapping[PartitionKey, SharePartition] = {}
+        self.partitions: Mapping[PartitionKey, SharePartition] = {}
 
     @property
     def is_open(self) -> bool:
@@ -50,7 +50,7 @@ class ShareSession:
     def reset(self) -> None:
         """Let the next fetch open a session, because the broker may not have this one."""
         self.epoch = NEW_EPOCH
-        self.told = {}
+        self.partitions = {}
 
     def next_epoch(self) -> int:
         """Return the epoch of a request that is sent now."""
@@ -71,9 +71,9 @@ class ShareSession:
         """Build the next fetch. `is_exact`: lock no whole batches (KIP-1206)."""
         wanted = {each.key: each for each in partitions}
         named = dict.fromkeys(acknowledged)
-        named.update(dict.fromkeys(wanted[key] for key in wanted if key not in self.told))
-        forgotten = [self.told[key] for key in self.told if key not in wanted]
-        self.told = wanted
+        named.update(dict.fromkeys(wanted[key] for key in wanted if key not in self.partitions))
+        forgotten = [self.partitions[key] for key in self.partitions if key not in wanted]
+        self.partitions = wanted
         return share.ShareFetchRequest(
             group_id=self._group_id,
             member_id=self._member_id,

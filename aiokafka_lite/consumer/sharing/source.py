@@ -357,7 +357,7 @@ class ShareSource:
         self, response: Fetched, sent: Acknowledgements, asked: int, asked_at: float
     ) -> int:
         """Return how many records were acquired."""
-        fetched = self._session.told
+        fetched = self._session.partitions
         self._leases.answered(sent, self._errors_of(sent, response))
         # A lock that is over is known to be before its records are delivered again.
         self._leases.expire(self.node_id, self._loop.time())
