@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import random
 import sys
 import time
@@ -41,7 +42,9 @@ async def storm_of(cluster: FailingCluster, options: argparse.Namespace, home: P
         move_leader=lambda rng: asyncio.ensure_future(move(rng)),
     )
     began = time.monotonic()
-    verdict = await storm.run(options.records, options.rate, options.longest)
+    verdict = await storm.run(
+        options.records, options.rate, options.longest, sends_for_s=options.seconds
+    )
     print(storm.report(verdict, time.monotonic() - began), flush=True)
     return 1 if verdict.problems else 0
 
@@ -49,7 +52,12 @@ async def storm_of(cluster: FailingCluster, options: argparse.Namespace, home: P
 def main() -> int:
     parser = argparse.ArgumentParser("python -m tests.chaos.sharing", description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--rate", type=int, default=4_000, help="records a second")
+    parser.add_argument(
+        "--rate", type=int, default=4_000, help="records a second, if members keep up"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="send no more records after so long"
+    )
     parser.add_argument("--seed", type=int, default=1, help="which faults, and when")
     parser.add_argument("--client", choices=LIVES, default="lite")
     parser.add_argument("--longest", type=float, default=300.0, help="seconds, once all are sent")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import signal
 import sys
@@ -33,6 +34,8 @@ DELIVERY_LIMIT: Final = 10
 LOCK_S: Final = 15.0
 LEAVES_S: Final = 40.0
 LOOK_S: Final = 0.2
+# Records that are sent and not finished.
+MOST_WAITING: Final = 20_000
 
 
 class ShareStorm:
@@ -67,8 +70,13 @@ class ShareStorm:
         self.problems: list[str] = []
         self.faults: Counter[str] = Counter()
 
-    async def run(self, records: int, rate: int, longest_s: float) -> Verdict:
-        """Have so many records sent and handled; faults end when all are sent."""
+    async def run(
+        self, records: int, rate: int, longest_s: float, *, sends_for_s: float = math.inf
+    ) -> Verdict:
+        """Have so many records sent and handled; faults end when all are sent.
+
+        Fewer are sent if that takes longer than `sends_for_s`.
+        """
         settings = {
             "auto.offset.reset": "earliest",
             "delivery.count.limit": str(DELIVERY_LIMIT),
@@ -81,7 +89,9 @@ class ShareStorm:
             for _ in range(MEMBERS):
                 await self._join()
             blowing = asyncio.ensure_future(self._blow())
-            await self._produce(records, rate)
+            until = time.monotonic() + sends_for_s
+            await self._produce(records, rate, lambda: finished.count, until)
+            records = sum(self._sent)
             blowing.cancel()
             for ended in await asyncio.gather(blowing, return_exceptions=True):
                 if isinstance(ended, Exception):
@@ -96,24 +106,33 @@ class ShareStorm:
             for name in tuple(self._members):
                 self._stop(name)
             await asyncio.gather(*self._leaving)
-        rows = [row for path in self._home.glob("*.rows") for row in rows_of(path)]
-        verdict = judge(dict(enumerate(self._sent)), rows, self._killed_at)
-        verdict.problems += self.problems
+        return self._judge()
+
+    def _judge(self) -> Verdict:
+        """Judge one partition after the other: a million records need much memory."""
+        verdict = Verdict([*self.problems])
+        paths = list(self._home.glob("*.rows"))
+        for partition, count in enumerate(self._sent):
+            rows = (row for path in paths for row in rows_of(path) if row.partition == partition)
+            verdict.add(judge({partition: count}, rows, self._killed_at))
         return verdict
 
     async def _sent_count(self) -> int:
         return sum(self._sent)
 
-    async def _produce(self, records: int, rate: int) -> None:
+    async def _produce(
+        self, records: int, rate: int, finished: Callable[[], int], until: float
+    ) -> None:
+        """Send at a rate, or as fast as the members are, so that faults last until the end."""
         async with AIOKafkaProducer(bootstrap_servers=self._address, linger_ms=5) as producer:
             began, total = time.monotonic(), 0
-            while total < records:
-                due = min(records, int((time.monotonic() - began) * rate))
+            while total < records and (now := time.monotonic()) < until:
+                due = min(records, int((now - began) * rate), finished() + MOST_WAITING)
                 for number in range(total, due):
                     index = number % self._partitions
                     sending = await producer.send(self._topic, b"%020d" % number, partition=index)
                     sending.add_done_callback(partial(self._answered, index))
-                total = due
+                total = max(total, due)
                 await asyncio.sleep(LOOK_S / 10)
             await producer.flush()
 

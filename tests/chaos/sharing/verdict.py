@@ -46,6 +46,12 @@ class Verdict:
     repeated: Counter[str] = field(default_factory=Counter)
     deliveries: int = 0
 
+    def add(self, other: Verdict) -> None:
+        """Add what was found in another partition."""
+        self.problems += other.problems
+        self.repeated += other.repeated
+        self.deliveries += other.deliveries
+
     def text(self) -> str:
         causes = ", ".join(f"{name} {count}" for name, count in sorted(self.repeated.items()))
         lines = [f"deliveries {self.deliveries}, repeated: {causes or 'none'}"]
