@@ -5,7 +5,8 @@ a time in each process. The share group `ocr` leases each scan to one process, a
 another one if that process dies. At shutdown, `stop` waits for running jobs, here up to eight
 seconds, and releases the others.
 
-    aiokafka-lite share config ocr --set share.auto.offset.reset=earliest   # once, before the start
+    aiokafka-lite topics create scans texts scans.failed --partitions 3     # once, before the start
+    aiokafka-lite share config ocr --set share.auto.offset.reset=earliest
     KAFKA=127.0.0.1:9092 uvicorn fastapi_queue:app
 """
 

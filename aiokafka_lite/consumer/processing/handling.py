@@ -369,7 +369,9 @@ def dead_letter_of(
         return LettersByError(by_class)
     if is_shared and dead_letter == "reject":
         return REJECT
-    return _one_dead_letter("dead_letter", dead_letter, or_more=", a mapping of classes of errors")
+    or_reject = ', "reject"' if is_shared else ""
+    or_more = f", a mapping of classes of errors{or_reject}"
+    return _one_dead_letter("dead_letter", dead_letter, or_more)
 
 
 def _one_dead_letter(name: str, given: object, or_more: str = "") -> DeadLetter:

@@ -392,6 +392,8 @@ async def test_a_topic_without_a_handler_is_refused(kafka: KafkaHandle) -> None:
             await consumer.run(Seen().handle, retry=delayed, stop_on=())
         with pytest.raises(ValueError, match="on_lease_lost"):
             await consumer.run(Seen().handle, on_lease_lost="ignore", stop_on=())  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match='a mapping of classes of errors, "reject"'):
+            await consumer.run(Seen().handle, dead_letter=5, stop_on=())  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="max_lease_ms"):
             await consumer.run(Seen().handle, max_lease_ms="1", stop_on=())  # type: ignore[arg-type]
 
