@@ -477,13 +477,19 @@ def check_group_configs(settings: Mapping[str, str]) -> None:
 
 
 @dataclass(frozen=True)
-class ShareGroupSettings:
-    """The settings of a share group, named like the group's (`share.*`, `errors.*`)."""
+class GroupSettings:
+    """The settings that KIP-848 groups and share groups have."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
     assignment_interval_ms: int = 0
-    max_size: int = 200
+    max_size: int = INT_MAX
+
+
+@dataclass(frozen=True)
+class ShareGroupSettings(GroupSettings):
+    """The settings of a share group, named like the group's (`share.*`, `errors.*`)."""
+
     auto_offset_reset: str = "latest"
     isolation_level: str = READ_UNCOMMITTED
     renew_acknowledge_enable: bool = True

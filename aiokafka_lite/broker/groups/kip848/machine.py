@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias, cast
 
 from aiokafka_lite.broker.catalog import TopicCatalog
+from aiokafka_lite.broker.configs import INT_MAX, GroupSettings
 from aiokafka_lite.broker.groups.classic.machine import ClassicGroup
 from aiokafka_lite.broker.groups.classic.members import (
     CONSUMER_PROTOCOL_TYPE,
@@ -69,17 +70,13 @@ REGEX_REFRESH_AT_MOST_EVERY_MS: Final = 10_000
 
 
 @dataclass(frozen=True)
-class ConsumerGroupSettings:
+class ConsumerGroupSettings(GroupSettings):
     """The broker's settings for KIP-848 groups, without Kafka's prefix `group.consumer`."""
 
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 5_000
-    max_size: int = 2**31 - 1
-    assignment_interval_ms: int = 0
     regex_refresh_interval_ms: int = 600_000
     can_upgrade: bool = True  # classic groups with members may become KIP-848 groups
     can_downgrade: bool = True  # the reverse
-    classic_max_size: int = 2**31 - 1  # group.max.size, for groups that become classic
+    classic_max_size: int = INT_MAX  # group.max.size, for groups that become classic
 
 
 ConsumerGroupChange: TypeAlias = GroupChange[ConsumerGroup]

@@ -10,9 +10,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from aiokafka_lite.broker.catalog import TopicCatalog
+from aiokafka_lite.broker.configs import GroupSettings
 from aiokafka_lite.broker.groups.coordinator_log import CoordinatorRecord
 from aiokafka_lite.broker.groups.modern.group import (
     Assignment,
@@ -22,20 +23,6 @@ from aiokafka_lite.broker.groups.modern.group import (
     ModernGroup,
 )
 from aiokafka_lite.errors import GroupMaxSizeReachedError, UnknownMemberIdError
-
-
-class GroupSettings(Protocol):
-    """The settings that both kinds of groups have."""
-
-    @property
-    def session_timeout_ms(self) -> int: ...
-    @property
-    def heartbeat_interval_ms(self) -> int: ...
-    @property
-    def assignment_interval_ms(self) -> int: ...
-    @property
-    def max_size(self) -> int: ...
-
 
 AnyGroup = TypeVar("AnyGroup", bound="ModernGroup[Any]")
 SettingsT = TypeVar("SettingsT", bound=GroupSettings)
