@@ -53,13 +53,11 @@ class Lookups:
         *,
         topics: Collection[str] | None,
         isolation_level: str = "read_uncommitted",
-        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._cluster = cluster
         self._topics = None if topics is None else frozenset(topics)
         self._isolation_level = ISOLATION_LEVELS[isolation_level]
-        self._clock = clock
         self._sleep = sleep
         self._timeout_s = cluster.config.request_timeout_s
 
@@ -80,7 +78,7 @@ class Lookups:
         missing = [dict(query) for query in queries]
         config = self._cluster.config
         backoff = Backoff(config.retry_backoff_s, config.retry_backoff_max_s, random.Random())
-        give_up_at = self._clock() + min(self._timeout_s, self._cluster.left_s)
+        give_up_at = time.monotonic() + min(self._timeout_s, self._cluster.left_s)
         while True:
             failures = self._ask(missing, found, with_metadata=with_metadata)
             missing = [
@@ -95,7 +93,7 @@ class Lookups:
                 return found
             _raise_permanent(failures)
             delay_s = backoff.next_delay_s()
-            if self._clock() + delay_s >= give_up_at:
+            if time.monotonic() + delay_s >= give_up_at:
                 raise _not_answered(missing, failures)
             self._sleep(delay_s)
             self.refresh()

@@ -272,7 +272,6 @@ class Planner:
         options: SourceOptions,
         cluster: BlockingCluster,
         *,
-        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         for warning in options.warnings:
@@ -286,7 +285,6 @@ class Planner:
             cluster,
             topics=self._subscribed.topics,
             isolation_level=options.isolation_level,
-            clock=clock,
             sleep=sleep,
         )
         self._is_known = False
