@@ -1980,8 +1980,8 @@ _SHARING: Final = (
         (
             _edit(
                 "broker.share.partitions",
-                " or node_id not in (None, partition.leader_id):\n",
-                ":\n",
+                "partition is not None and partition.leader_id == node_id:\n",
+                "partition is not None:\n",
             ),
         ),
         is_sharing=True,
