@@ -251,8 +251,8 @@ class Attempts(Generic[HandledT]):
         self._loop = asyncio.get_running_loop()
         self._events = events
         self._totals = totals
-        # Records that wait for another attempt.
-        self._waiting: dict[HandledT, asyncio.TimerHandle] = {}
+        # Records that wait for another attempt, and until when.
+        self._waiting: dict[HandledT, tuple[asyncio.Handle, float]] = {}
         # Records that have failed since a call succeeded, and their failures that are no attempts.
         self._suspects: dict[HandledT, int] = {}
         self._probe: HandledT | None = None
@@ -261,7 +261,7 @@ class Attempts(Generic[HandledT]):
         self._dead_letter_backoff = Backoff(FIRST_DEAD_DELAY_S, LAST_DEAD_DELAY_S, rng)
 
     def close(self) -> None:
-        for timer in self._waiting.values():
+        for timer, _ in self._waiting.values():
             timer.cancel()
         if self._probe_timer is not None:
             self._probe_timer.cancel()
@@ -298,7 +298,7 @@ class Attempts(Generic[HandledT]):
     def take_revoked(self) -> list[HandledT]:
         gone = [job for job in self._waiting if not job.is_current]
         for job in gone:
-            self._waiting.pop(job).cancel()
+            self._waiting.pop(job)[0].cancel()
         return gone
 
     # --- Results ----------------------------------------------------------------------------
@@ -454,7 +454,8 @@ class Attempts(Generic[HandledT]):
         self._offer()
 
     def _try_again_in(self, job: HandledT, delay_s: float) -> None:
-        self._waiting[job] = self._loop.call_later(delay_s, self._due, job)
+        due_at = self._loop.time() + delay_s
+        self._waiting[job] = self._loop.call_at(due_at, self._due, job), due_at
 
     def _due(self, job: HandledT) -> None:
         del self._waiting[job]
@@ -512,8 +513,8 @@ class Attempts(Generic[HandledT]):
             )
 
     def pause_of(self, job: HandledT, now: float) -> float | None:
-        timer = self._waiting.get(job)
-        return None if timer is None else max(0.0, timer.when() - now)
+        waiting = self._waiting.get(job)
+        return None if waiting is None else max(0.0, waiting[1] - now)
 
     @property
     def waiting_count(self) -> int:

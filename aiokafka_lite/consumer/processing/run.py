@@ -168,7 +168,8 @@ class Run(Processing):
         # Where records wait for others of their list.
         self._lists = self._new_lists()
         # When a list is due, or a call may begin.
-        self._offer_timer: asyncio.TimerHandle | None = None
+        self._offer_timer: asyncio.Handle | None = None
+        self._offer_due_at = math.inf
         self._attempts: Attempts[Job] = Attempts(
             handling,
             self.begin_again,
@@ -576,15 +577,16 @@ class Run(Processing):
         return count
 
     def _offer_at(self, due_at: float) -> None:
-        timer = self._offer_timer
-        if timer is not None:
-            if timer.when() <= due_at:
-                return
-            timer.cancel()
+        # uvloop's handle of a time within this millisecond does not know it.
+        if self._offer_due_at <= due_at:
+            return
+        if self._offer_timer is not None:
+            self._offer_timer.cancel()
+        self._offer_due_at = due_at
         self._offer_timer = self._loop.call_at(due_at, self._offer_due)
 
     def _offer_due(self) -> None:
-        self._offer_timer = None
+        self._offer_due_at = math.inf
         self.offer()
 
     def _concurrency_changed(self) -> None:

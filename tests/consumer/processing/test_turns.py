@@ -16,6 +16,7 @@ from aiokafka_lite.consumer.processing.handling import Handling
 from aiokafka_lite.consumer.processing.run import SLICE_S, Run
 from aiokafka_lite.processing import Retry
 from tests.consumer.processing.acking import Record
+from tests.consumer.processing.shaping import Shaped
 from tests.support.buffers import A, Buffers, batch, no_transactions
 from tests.support.virtual_time import VirtualTimeLoop
 from tests.support.waiting import until
@@ -176,3 +177,16 @@ def test_workers_are_at_rest_while_records_are_withheld(batch_size: int | None) 
         assert loop.run_until_complete(callbacks_while_withheld()) == 0
     finally:
         loop.close()
+
+
+@pytest.mark.every_loop
+async def test_lists_are_due_in_less_than_a_millisecond() -> None:
+    """For such a time uvloop returns a handle that does not know it."""
+    case = Shaped(batch_size=100, batch_wait_ms=3, batch_by="key", concurrency=50)
+    count = 0
+    async with case.running():
+        for _ in range(100):
+            case.put([b"a", b"b", b"c", b"d"])
+            count += 4
+            await asyncio.sleep(0.001)
+        await until(lambda: len(case.done) == count)
