@@ -371,6 +371,7 @@ COMMANDS: Final = "a process of its own, with real clusters"
 THREADED: Final = "a BrokerThread has a loop and a thread of its own, and is for real programs"
 TLS_HANDSHAKE: Final = "of real loops: a simulated loop shakes hands itself"
 FORK: Final = "called in forked children only"
+WEB: Final = "web servers listen on the real network"
 EXCEPTIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
         "_chance.py": {
@@ -384,6 +385,7 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "descriptor": "resolves names in a thread, on real loops",
         },
         "_forks.py": {"descriptor": FORK, "order": FORK},
+        "_pages/serving.py": {"descriptor": WEB},
         "broker/groups/kip848/re2.py": {"order": "collects states into a set, in any order"},
         "broker/log/disk.py": {"thread": "the thread of real loops"},
         "broker/log/producers.py": {"order": "deletes all of the ids, which are numbers"},
@@ -409,9 +411,7 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             ("clock", "thread"), "is not begun on a simulated loop"
         ),
         "consumer/monitoring/loop_probe.py": {"address": "finds the timer of a loop"},
-        "extras": dict.fromkeys(
-            ("clock", "descriptor", "thread"), "web servers listen on the real network"
-        ),
+        "extras": dict.fromkeys(("clock", "thread"), WEB),
         "producing/config.py": {"count": "names the clients of real loops"},
         "producing/transactions.py": {"order": "asyncio.wait makes a set of it anyway"},
         "protocol/source.py": {"count": "only names generated code"},
