@@ -72,6 +72,28 @@ class ConsumerGroupMetadataValue(Blob, versions="0", flexible="0+"):
     metadata_hash: int = int64("0+", default=0, tag=0)  # KIP-1101
 
 
+class ConsumerGroupPartitionMetadataKey(RecordKey, record_type=4):
+    """Only written as a tombstone: a hash in the group's own record replaces it (KIP-1101)."""
+
+    group_id: str = string("0")
+
+
+class PartitionMetadata(Struct):
+    partition: int = int32("0+")
+    racks: list[str] = array(string, "0+")
+
+
+class TopicMetadata(Struct):
+    topic_id: bytes = uuid("0+")
+    topic_name: str = string("0+")
+    num_partitions: int = int32("0+")
+    partition_metadata: list[PartitionMetadata] = array(PartitionMetadata, "0+")
+
+
+class ConsumerGroupPartitionMetadataValue(Blob, versions="0", flexible="0+"):
+    topics: list[TopicMetadata] = array(TopicMetadata, "0+")
+
+
 class ConsumerGroupMemberMetadataKey(RecordKey, record_type=5):
     group_id: str = string("0")
     member_id: str = string("0")
@@ -154,6 +176,7 @@ class ConsumerGroupRegularExpressionValue(Blob, versions="0", flexible="0+"):
 
 ConsumerGroupKey = (
     ConsumerGroupMetadataKey
+    | ConsumerGroupPartitionMetadataKey
     | ConsumerGroupMemberMetadataKey
     | ConsumerGroupTargetAssignmentMetadataKey
     | ConsumerGroupTargetAssignmentMemberKey
@@ -162,6 +185,7 @@ ConsumerGroupKey = (
 )
 ConsumerGroupValue = (
     ConsumerGroupMetadataValue
+    | ConsumerGroupPartitionMetadataValue
     | ConsumerGroupMemberMetadataValue
     | ConsumerGroupTargetAssignmentMetadataValue
     | ConsumerGroupTargetAssignmentMemberValue
@@ -235,6 +259,7 @@ VALUE_OF: Final[dict[type[GroupRecordKey], type[GroupRecordValue]]] = {
     OffsetCommitKey: OffsetCommitValue,
     GroupMetadataKey: GroupMetadataValue,
     ConsumerGroupMetadataKey: ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey: ConsumerGroupPartitionMetadataValue,
     ConsumerGroupMemberMetadataKey: ConsumerGroupMemberMetadataValue,
     ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroupTargetAssignmentMetadataValue,
     ConsumerGroupTargetAssignmentMemberKey: ConsumerGroupTargetAssignmentMemberValue,

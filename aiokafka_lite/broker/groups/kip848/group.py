@@ -15,6 +15,7 @@ STABLE: has its target assignment, in the epoch of that assignment.
 UNREVOKED_PARTITIONS: must revoke partitions and has not confirmed. It stays in its epoch, and the
     partitions are not reassigned. Its rebalance timeout runs.
 UNRELEASED_PARTITIONS: in the target's epoch, but waits for partitions that others must revoke.
+UNKNOWN: a newer broker wrote another state. The member must join again.
 
 Members leave with the epoch -1, static members that will return with -2, which keeps their place.
 """
@@ -38,6 +39,7 @@ from aiokafka_lite.broker.groups.modern.group import (
     in_java_order,
 )
 from aiokafka_lite.errors import (
+    FencedMemberEpochError,
     IllegalGenerationError,
     NoError,
     StaleMemberEpochError,
@@ -61,11 +63,17 @@ class ConsumerGroupMemberState(enum.IntEnum):
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
     UNRELEASED_PARTITIONS = 2
+    UNKNOWN = 127
+
+    @classmethod
+    def _missing_(cls, value: object) -> ConsumerGroupMemberState:
+        return cls.UNKNOWN
 
 
 STABLE: Final = ConsumerGroupMemberState.STABLE
 UNREVOKED: Final = ConsumerGroupMemberState.UNREVOKED_PARTITIONS
 UNRELEASED: Final = ConsumerGroupMemberState.UNRELEASED_PARTITIONS
+UNKNOWN: Final = ConsumerGroupMemberState.UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -131,10 +139,20 @@ def reconcile(
         return _without_unsubscribed(member, target, owned)
     if member.state is UNREVOKED and _owns_any(owned, member.pending_revocation):
         return _without_unsubscribed(member, target, owned) if has_new_subscription else member
-    return _next(member, target, owned)
+    epoch = member.epoch
+    if member.state is UNKNOWN:
+        if owned is None or owned:
+            raise FencedMemberEpochError(
+                "The consumer group member is in a unknown state. "
+                "The member must abandon all its partitions and rejoin."
+            )
+        epoch = target.epoch
+    return _next(member, epoch, target, owned)
 
 
-def _next(member: ConsumerGroupMember, target: MemberTarget, owned: Owned) -> ConsumerGroupMember:
+def _next(
+    member: ConsumerGroupMember, epoch: int, target: MemberTarget, owned: Owned
+) -> ConsumerGroupMember:
     """Revoke first: the member gets no partitions and no new epoch before that."""
     kept: dict[bytes, Mapping[int, int]] = {}
     to_revoke: dict[bytes, Mapping[int, int]] = {}
@@ -157,7 +175,7 @@ def _next(member: ConsumerGroupMember, target: MemberTarget, owned: Owned) -> Co
         if free:
             to_add[topic_id] = free
     if to_revoke and _owns_any(owned, to_revoke):
-        return _moved(member, UNREVOKED, member.epoch, kept, to_revoke)
+        return _moved(member, UNREVOKED, epoch, kept, to_revoke)
     for topic_id, free in to_add.items():
         kept[topic_id] = {**kept.get(topic_id, {}), **dict.fromkeys(free, target.epoch)}
     return _moved(member, UNRELEASED if is_waiting else STABLE, target.epoch, kept, {})
@@ -237,6 +255,8 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
         self.regexes: dict[str, ResolvedRegex] = {}
+        # A record of brokers before 4.1, removed with the next change.
+        self.has_partition_metadata_record = False
         # Indexes over the members.
         self._static_ids: dict[str, str] = {}
         self._held_in: dict[tuple[bytes, int], int] = {}
@@ -330,6 +350,8 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
 
     def replay(self, key: stored.ModernGroupKey, value: stored.ModernGroupValue | None) -> None:
         match key, value:
+            case stored.ConsumerGroupPartitionMetadataKey(), _:
+                self.has_partition_metadata_record = value is not None
             case stored.ConsumerGroupMemberMetadataKey(), stored.ConsumerGroupMemberMetadataValue():
                 self._replay_member(key.member_id, value)
             case (
@@ -411,6 +433,10 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
 
     # -- its records ---------------------------------------------------------------------------
 
+    def partition_metadata_tombstone(self) -> CoordinatorRecord:
+        """Remove a record of brokers before 4.1."""
+        return self._record(stored.ConsumerGroupPartitionMetadataKey, None)
+
     def member_record(self, member: ConsumerGroupMember) -> CoordinatorRecord:
         value = stored.ConsumerGroupMemberMetadataValue(
             instance_id=member.instance_id,
@@ -460,7 +486,10 @@ class ConsumerGroup(ModernGroup[ConsumerGroupMember]):
         )
 
     def _other_tombstones(self) -> list[CoordinatorRecord]:
-        return [self.regex_record(regex, None) for regex in self.regexes]
+        return [
+            *(self.regex_record(regex, None) for regex in self.regexes),
+            self.partition_metadata_tombstone(),
+        ]
 
 
 def _partitions(member: ConsumerGroupMember) -> Iterable[tuple[bytes, int]]:

@@ -226,6 +226,8 @@ class ConsumerMachine(ModernMachine[ConsumerGroup, ConsumerGroupMember, Consumer
                 without=() if former is None else [former.member_id], changed=updated
             )
             epoch = self.follow_topics(change, names, must_bump=must_bump)
+            if group.has_partition_metadata_record:
+                change.records.append(group.partition_metadata_tombstone())
         return epoch, has_new_names or has_new_regex
 
     def _subscribe_to_regex(

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
+import pytest
+
 from aiokafka_lite.broker.groups.kip848.group import (
     NOT_OWNED,
     STABLE,
+    UNKNOWN,
     UNRELEASED,
     UNREVOKED,
     ConsumerGroupMember,
     MemberTarget,
     reconcile,
 )
+from aiokafka_lite.errors import FencedMemberEpochError
 
 T, U = b"t" * 16, b"u" * 16
 AT_2 = ConsumerGroupMember("m", epoch=2, previous_epoch=1, assigned={T: {0: 2, 1: 2}})
@@ -81,6 +85,17 @@ def test_topic_of_a_former_subscription_that_nobody_owns_is_given_up_at_once() -
     step = reconcile(AT_2, target(2, {}, topics=[U]), {}, has_new_subscription=True)
     assert (step.state, step.epoch, step.assigned) == (STABLE, 2, {})
     assert step.pending_revocation == {}
+
+
+@pytest.mark.parametrize("owned", [None, {T: [0]}])
+def test_state_of_a_newer_broker_is_left_by_joining_again(
+    owned: Mapping[bytes, Collection[int]] | None,
+) -> None:
+    unknown = replace(AT_2, state=UNKNOWN)
+    with pytest.raises(FencedMemberEpochError, match="unknown state"):
+        reconcile(unknown, target(3, {T: [0]}), owned, has_new_subscription=False)
+    step = reconcile(unknown, target(3, {T: [0]}), {}, has_new_subscription=False)
+    assert (step.state, step.epoch, step.assigned) == (STABLE, 3, {T: {0: 2}})
 
 
 def test_static_member_starts_under_another_id_from_the_beginning() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from aiokafka_lite.broker import Broker
 from aiokafka_lite.broker.groups.coordinator_log import (
+    CoordinatorLog,
     CoordinatorRecord,
     decode_record,
     encode_record,
@@ -25,6 +26,8 @@ from aiokafka_lite.protocol.messages.coordinator_records import (
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupPartitionMetadataValue,
     ConsumerGroupRegularExpressionValue,
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataValue,
@@ -34,6 +37,7 @@ from aiokafka_lite.protocol.messages.coordinator_records import (
     OffsetCommitValue,
     TopicPartitions,
 )
+from tests.broker.groups.kip848.driven import Driven
 from tests.broker.groups.kip848.requests import ConsumerGroupRequests, known_topic
 from tests.broker.groups.written import decoded, written_about
 from tests.support.cluster import KafkaHandle
@@ -202,3 +206,21 @@ def test_partitions_without_epochs_are_held_since_the_members_own(
         ),
     )
     assert group.members["a"].assigned == {bytes(16): {0: since, 3: since}}
+
+
+async def test_record_of_brokers_before_4_1_is_removed_with_the_next_subscription() -> None:
+    driven = Driven()
+    driven.join("a")
+    key = ConsumerGroupPartitionMetadataKey(group_id="g")
+    driven.group.replay(key, ConsumerGroupPartitionMetadataValue(topics=[]))
+    driven.join("b")
+    partition = driven.coordinator.partition_for("g")
+    log = CoordinatorLog(
+        lambda index: driven.services.partition("", index),
+        partition_count=lambda: 2,
+        clock=lambda: 0,
+    )
+    driven.join("c")
+    written = [record[:2] for chunk in log.read(partition) for record in chunk]
+    assert written.count((key, None)) == 1
+    await driven.close()
