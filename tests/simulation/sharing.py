@@ -187,7 +187,7 @@ class ShareCluster(GroupCluster):
         for tp in self.input_partitions():
             topic = self.broker.topic(tp.topic)
             assert topic is not None
-            offsets = self._shares.offsets(GROUP, PartitionKey(topic.topic_id, tp.partition))
+            offsets = self._shares.described(GROUP, PartitionKey(topic.topic_id, tp.partition))
             if offsets.lag >= 0:
                 end = self.broker.partition(*tp).high_watermark
                 facts.committed[tp] = end - offsets.lag

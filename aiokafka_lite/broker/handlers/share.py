@@ -55,6 +55,8 @@ MAX_MEMBER_ID: Final = 36
 WHOLE_BATCHES: Final = 0
 EXACT: Final = 1
 LAST_OFFSET: Final = 2**63 - 1
+# What Kafka answers, and its tool prints.
+NOT_HOSTED: Final = "This server does not host this topic-partition."
 
 SessionRequest: TypeAlias = share.ShareFetchRequest | share_acknowledge.ShareAcknowledgeRequest
 OffsetsRequest: TypeAlias = (
@@ -427,6 +429,13 @@ def change_offsets(ctx: RequestContext, request: OffsetsRequest) -> Steps[Offset
     return response
 
 
+def _known(ctx: RequestContext, topic_name: str, index: int = 0) -> PartitionKey:
+    try:
+        return ctx.cluster.catalog.partition(topic_name, index).key
+    except UnknownTopicOrPartitionError:
+        raise UnknownTopicOrPartitionError(NOT_HOSTED) from None
+
+
 def _alter(
     ctx: RequestContext,
     request: share_groups.AlterShareGroupOffsetsRequest,
@@ -434,7 +443,7 @@ def _alter(
     asked: share_groups.AlterShareGroupOffsetsRequestPartition,
     _: object,
 ) -> None:
-    key = ctx.cluster.catalog.partition(topic.topic_name, asked.partition_index).key
+    key = _known(ctx, topic.topic_name, asked.partition_index)
     ctx.groups.create_share_group(request.group_id)
     ctx.cluster.share_partitions.alter(request.group_id, key, asked.start_offset)
 
@@ -445,5 +454,5 @@ def _delete(
     topic: share_groups.DeleteShareGroupOffsetsRequestTopic,
     _: object,
 ) -> None:
-    topic_id = ctx.cluster.catalog.partition(topic.topic_name, 0).key.topic_id
+    topic_id = _known(ctx, topic.topic_name).topic_id
     ctx.cluster.share_partitions.forget(group_id=request.group_id, topic_id=topic_id)
