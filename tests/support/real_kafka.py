@@ -291,6 +291,8 @@ class RealKafka:
             "group.initial.rebalance.delay.ms": "0",
             "group.consumer.assignment.interval.ms": "0",
             "log.cleaner.backoff.ms": "500",
+            # Tests write records of past years, which Kafka would delete after five minutes.
+            "log.retention.check.interval.ms": str(24 * 3600 * 1000),
             "broker.session.timeout.ms": "3000",
             "broker.heartbeat.interval.ms": "500",
             **self._properties,
