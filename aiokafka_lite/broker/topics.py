@@ -48,6 +48,8 @@ _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 NO_EPOCH: Final = -1
 NO_LEADER: Final = -1
+# Kafka answers it for a partition that is not there, and its tools print it.
+NOT_HOSTED: Final = "This server does not host this topic-partition."
 
 
 class Node(NamedTuple):

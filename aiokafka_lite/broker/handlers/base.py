@@ -58,7 +58,7 @@ class RequestContext:
     api_version: int
     client_id: str | None
     connection: Client
-    # Returns the error of a partition that a fault refuses, in requests of fetch sessions only.
+    # Returns the error of a partition that a fault refuses, in requests of sessions only.
     refuses: Refuses | None = None
 
     @property

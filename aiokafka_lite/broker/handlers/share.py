@@ -35,7 +35,7 @@ from aiokafka_lite.broker.share.sessions import (
     BrokerShareSession,
     ShareSessionKey,
 )
-from aiokafka_lite.broker.topics import Partition, PartitionKey
+from aiokafka_lite.broker.topics import NOT_HOSTED, Partition, PartitionKey
 from aiokafka_lite.errors import (
     BrokerResponseError,
     InvalidRequestError,
@@ -55,8 +55,6 @@ MAX_MEMBER_ID: Final = 36
 WHOLE_BATCHES: Final = 0
 EXACT: Final = 1
 LAST_OFFSET: Final = 2**63 - 1
-# What Kafka answers, and its tool prints.
-NOT_HOSTED: Final = "This server does not host this topic-partition."
 
 SessionRequest: TypeAlias = share.ShareFetchRequest | share_acknowledge.ShareAcknowledgeRequest
 OffsetsRequest: TypeAlias = (
@@ -322,7 +320,7 @@ def _acknowledge(
             acks = list(_checked(batches, is_renew=request.is_renew_ack))
             partition = ctx.partition(*key)
             if partition.leader_id != ctx.node.id:  # as in Kafka, this names no leader
-                raise UnknownTopicOrPartitionError
+                raise UnknownTopicOrPartitionError(NOT_HOSTED)
             share_key = ShareKey(member.group_id, key)
             ctx.cluster.share_partitions.acknowledge(share_key, partition, member.member_id, acks)
         except KafkaError as error:

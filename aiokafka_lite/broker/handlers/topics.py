@@ -28,7 +28,7 @@ from aiokafka_lite.broker.handlers.base import RequestContext, answered_after, h
 from aiokafka_lite.broker.log.disk import DiskQueue
 from aiokafka_lite.broker.log.partition_log import TopicConfig
 from aiokafka_lite.broker.slices import counted_in_slices, in_slices
-from aiokafka_lite.broker.topics import NewTopic, Topic, check_topic_name
+from aiokafka_lite.broker.topics import NOT_HOSTED, NewTopic, Topic, check_topic_name
 from aiokafka_lite.errors import (
     InvalidConfigurationError,
     InvalidPartitionsError,
@@ -277,7 +277,7 @@ def _named(ctx: RequestContext, name: str | None, topic_id: bytes) -> Topic:
     if topic is None and name is None:
         raise UnknownTopicIdError("This server does not host this topic ID.")
     if topic is None:
-        raise UnknownTopicOrPartitionError("This server does not host this topic-partition.")
+        raise UnknownTopicOrPartitionError(NOT_HOSTED)
     return topic
 
 

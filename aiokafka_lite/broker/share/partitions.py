@@ -29,6 +29,7 @@ from aiokafka_lite.broker.share.partition import (
 from aiokafka_lite.broker.share.sessions import ShareSessionKey
 from aiokafka_lite.broker.topics import (
     NO_EPOCH,
+    NOT_HOSTED,
     SHARE_STATE_TOPIC,
     Partition,
     PartitionKey,
@@ -213,7 +214,7 @@ class SharePartitions:
         if live is not None and live.leader_epoch == NO_EPOCH:
             raise NotLeaderForPartitionError("the start offset of the group was altered")
         if live is None or not self._is_current(live, partition):
-            raise UnknownTopicOrPartitionError
+            raise UnknownTopicOrPartitionError(NOT_HOSTED)
         if live.acknowledge(member_id, acks, until=self.lock_end(key.group_id)):
             self._changed(key, live)
 
